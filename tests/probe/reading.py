@@ -30,6 +30,22 @@ p.add_argument("--batch", type=int, default=4)
 p.add_argument("--ckpt", action="store_true")
 args = p.parse_args()
 """
+# Models that DeepSpeed gets from a Trainer, from an Accelerator, and in a loop.
+TRAINED = """args = TrainingArguments("out")
+net = AutoModelForCausalLM.from_pretrained("gpt2")
+trainer = Trainer(model=net, args=args)
+trainer.train()
+"""
+PREPARED = """acc = Accelerator()
+net = AutoModelForCausalLM.from_pretrained("gpt2")
+opt = torch.optim.AdamW(net.parameters())
+net, opt, loader = acc.prepare(net, opt, loader)
+"""
+ENGINE = """parser = deepspeed.add_config_arguments(parser)
+args = parser.parse_args()
+net = build()
+engine, opt, _, _ = deepspeed.initialize(args=args, model=net)
+"""
 RAW_TAIL = "\ndeepspeed.initialize(args=args, model=model)\n"
 
 

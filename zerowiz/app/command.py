@@ -241,29 +241,23 @@ def require_reachable(script: ScriptRun, options: Options) -> None:
 
 def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
     """Nobody is asked, and what the run is bound to is never guessed."""
-    unseen = facts.micro_batch
-    where = (
-        ()
-        if unseen.code is None
-        else (f"zerowiz did not follow `{unseen.code}` in {facts.where(unseen.line)}",)
-    )
+    unseen = {
+        "micro_batch": ("micro-batch", facts.micro_batch),
+        "precision": ("precision", facts.mixed_precision),
+    }
 
     def ask(question: Question, *, can_go_back: bool) -> str | Back:
-        if question.key == "micro_batch":
+        if question.key in unseen:
+            what, value = unseen[question.key]
+            where = facts.where(value.line)
+            followed = (f"zerowiz did not follow `{value.code}` in {where}",) if value.code else ()
             raise AnswerNeededError(
-                "zerowiz cannot see the script's micro-batch, and cannot ask here",
-                *where,
-                "set it with `$micro_batch`",
+                f"zerowiz cannot see the script's {what}, and cannot ask here",
+                *followed,
+                f"set it with `${question.key}`",
             )
         if question.key == "lr":
             raise lr_needed()
-        if question.key == "precision":
-            value = facts.mixed_precision
-            raise AnswerNeededError(
-                "zerowiz cannot see the script's precision, and cannot ask here",
-                f"zerowiz did not follow `{value.code}` in {facts.text_path} line {value.line}",
-                "set it with `$precision`",
-            )
         return by_default_of(settings)(question, can_go_back=can_go_back)
 
     return ask

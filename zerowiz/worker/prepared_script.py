@@ -1,4 +1,4 @@
-"""Prepare the Python of a rank for what the training cannot be told, then become the training.
+"""Prepare the Python of a rank for what no option of the training says, then become the training.
 
 `rank.py` starts this file by its path, with the training's own words after it.
 """

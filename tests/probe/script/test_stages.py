@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT, TEMPLATES
+from probe.reading import ENGINE, PREPARED, TRAINED
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.script.bindings import Resolver
@@ -20,22 +21,8 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import create_reference_model
 tokenizer = AutoTokenizer.from_pretrained("gpt2")
 """
-HF = """args = TrainingArguments("out")
-net = AutoModelForCausalLM.from_pretrained("gpt2")
-trainer = Trainer(model=net, args=args)
-"""
-TRAINED = f"{HF}trainer.train()\n"
-PREPARED = """acc = Accelerator()
-net = AutoModelForCausalLM.from_pretrained("gpt2")
-opt = torch.optim.AdamW(net.parameters())
-net, opt, loader = acc.prepare(net, opt, loader)
-"""
-ENGINE = """parser = deepspeed.add_config_arguments(parser)
-args = parser.parse_args()
-net = build()
-engine, opt, _, _ = deepspeed.initialize(args=args, model=net)
-rank = torch.distributed.get_rank()
-"""
+HF = TRAINED.removesuffix("trainer.train()\n")
+RANKED = f"{ENGINE}rank = torch.distributed.get_rank()\n"
 RESIZE = """def resize(tokenizer, model):
     model.resize_token_embeddings(len(tokenizer))
     table = model.get_input_embeddings().weight.data
@@ -87,13 +74,13 @@ def kinds(head: str, lines: str) -> list[StageKind]:
             ),
             StageKind.ALONE,
         ),
-        (ENGINE, "if rank == 0:\n    engine.save_checkpoint('o')", StageKind.ALONE),
-        (ENGINE, "if rank != 0:\n    pass\nelse:\n    engine.save_checkpoint(1)", StageKind.ALONE),
-        (ENGINE, "if not rank == 0:\n    engine.save_checkpoint('o')", StageKind.ALONE),
-        (ENGINE, "if rank == 0:\n    engine.save_16bit_model('o')", StageKind.ALONE_SHARDED),
-        (ENGINE, "if rank == 0:\n    engine.module.generate(x)", StageKind.ALONE_SHARDED),
+        (RANKED, "if rank == 0:\n    engine.save_checkpoint('o')", StageKind.ALONE),
+        (RANKED, "if rank != 0:\n    pass\nelse:\n    engine.save_checkpoint(1)", StageKind.ALONE),
+        (RANKED, "if not rank == 0:\n    engine.save_checkpoint('o')", StageKind.ALONE),
+        (RANKED, "if rank == 0:\n    engine.save_16bit_model('o')", StageKind.ALONE_SHARDED),
+        (RANKED, "if rank == 0:\n    engine.module.generate(x)", StageKind.ALONE_SHARDED),
         (
-            ENGINE,
+            RANKED,
             "if args.local_rank == -1 or rank == 0:\n    y = engine(x)",
             StageKind.ALONE_SHARDED,
         ),
@@ -106,11 +93,11 @@ def kinds(head: str, lines: str) -> list[StageKind]:
         (HF, "torch.nn.init.xavier_uniform_(net.lm_head.weight)", StageKind.READS),
         (TRAINED, "merged = net.merge_and_unload()", StageKind.READS),
         (
-            ENGINE,
+            RANKED,
             "for old, new in zip(mean.parameters(), engine.parameters()):\n    old.add_(new)",
             StageKind.READS,
         ),
-        (ENGINE, "with engine.no_sync():\n    engine.backward(loss)", StageKind.NO_SYNC),
+        (RANKED, "with engine.no_sync():\n    engine.backward(loss)", StageKind.NO_SYNC),
         (PREPARED, "with net.no_sync():\n    acc.backward(loss)", StageKind.NO_SYNC),
         (HF, "trainer.evaluate()\ntrainer.train()", StageKind.EVALUATES_FIRST),
         (PREPARED, "acc.clip_grad_value_(net.parameters(), 1.0)", StageKind.CLIPS_VALUES),
@@ -167,11 +154,11 @@ def test_a_call_that_is_wrong_at_some_stages_is_found(
                 "if acc.is_main_process:\n    image.save('x.png')"
             ),
         ),
-        (ENGINE, "engine.save_checkpoint('o')\nengine.save_16bit_model('o')\nengine(x)"),
-        (ENGINE, "if rank == 1:\n    print(rank)\nengine.save_checkpoint('o')"),
-        (ENGINE, "for a, b in zip(one.parameters(), two.parameters()):\n    a.add_(b)"),
+        (RANKED, "engine.save_checkpoint('o')\nengine.save_16bit_model('o')\nengine(x)"),
+        (RANKED, "if rank == 1:\n    print(rank)\nengine.save_checkpoint('o')"),
+        (RANKED, "for a, b in zip(one.parameters(), two.parameters()):\n    a.add_(b)"),
         (
-            ENGINE,
+            RANKED,
             (
                 "with deepspeed.zero.GatheredParameters(engine.parameters()):\n"
                 "    for a, b in zip(mean.parameters(), engine.parameters()):\n        a.add_(b)"
@@ -189,7 +176,7 @@ def test_a_call_that_is_wrong_at_some_stages_is_found(
             ),
         ),
         (HF, "if not is_deepspeed_zero3_enabled():\n    net.lm_head.weight.data.normal_(0, 1)"),
-        (ENGINE.replace("engine, opt", "net.head.weight.data.zero_()\nengine, opt"), ""),
+        (RANKED.replace("engine, opt", "net.head.weight.data.zero_()\nengine, opt"), ""),
         (
             "net = AutoModelForCausalLM.from_pretrained('gpt2')\nnet.lm_head.weight.data.zero_()\n",
             "trainer = Trainer(model=net, args=TrainingArguments('out'))",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT, TEMPLATES
-from probe.reading import facts_of, value_of
+from probe.reading import ENGINE, PREPARED, TRAINED, facts_of, value_of
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.decision.job import Uncounted
@@ -375,21 +375,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 from transformers.integrations import is_deepspeed_zero3_enabled
 import deepspeed
 tokenizer = AutoTokenizer.from_pretrained("gpt2")
-"""
-TRAINED = """args = TrainingArguments("out")
-net = AutoModelForCausalLM.from_pretrained("gpt2")
-trainer = Trainer(model=net, args=args)
-trainer.train()
-"""
-PREPARED = """acc = Accelerator()
-net = AutoModelForCausalLM.from_pretrained("gpt2")
-opt = torch.optim.AdamW(net.parameters())
-net, opt, loader = acc.prepare(net, opt, loader)
-"""
-ENGINE = """parser = deepspeed.add_config_arguments(parser)
-args = parser.parse_args()
-net = build()
-engine, opt, _, _ = deepspeed.initialize(args=args, model=net)
 """
 ALPACA = """def save(trainer, folder):
     state = trainer.model.state_dict()

@@ -804,7 +804,7 @@ def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[AddedWords, ...
 
 def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     line = None if facts is None else facts.unfused_adam_line
-    return None if facts is None or line is None else f"{facts.where(line)}"
+    return None if facts is None or line is None else facts.where(line)
 
 
 def _in_fp32(
@@ -831,8 +831,7 @@ def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
     loaded = None if facts is None else facts.loads_16_bit
     if facts is None or loaded is None:
         return None
-    where = f"in {facts.where(loaded.line)}"
-    return f"`{loaded.code}` {where}"
+    return f"`{loaded.code}` in {facts.where(loaded.line)}"
 
 
 def _falls_back(job: Job) -> str | None:

@@ -167,10 +167,10 @@ class Resolver:
 
     def holds(self, conditions: Iterable[ValueSource]) -> bool | None:
         """Whether the script comes to a place of these conditions; None where that is unknown."""
-        told = [self.condition(binding) for binding in conditions]
-        if any(answer is not None and not answer.value for answer in told):
+        settled = [self.condition(binding) for binding in conditions]
+        if any(setting is not None and not setting.value for setting in settled):
             return False
-        return None if None in told else True
+        return None if None in settled else True
 
     def words_for(self, binding: ValueSource, value: object) -> Words | None:
         """The words after the script that give a binding's setting this value.

@@ -138,19 +138,18 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     routes = [_by_initialize, _by_arguments, _by_accelerator, _by_lightning, _by_hidden_arguments]
     engines = read.source.calls_to("deepspeed", "initialize")
     own_lines = read.source.own_lines
+    libraries = {origin.partition(".")[0] for origin in read.source.imports.values()}
     if own_lines and all(engine.line >= own_lines for engine in engines):
         # One that a module makes may be that of a model beside the one that is trained.
         routes.insert(-1, routes.pop(0))
     for route in routes:
         routed = route(facts, read)
         if routed is not None:
-            libraries = {origin.partition(".")[0] for origin in read.source.imports.values()}
             by_hydra = routed.obstacle in _BUILT and "hydra" in libraries
             return replace(routed, obstacle=Obstacle.HYDRA) if by_hydra else routed
     added = read.source.calls_to("deepspeed", "add_config_arguments")
     if not added:
         # Such as `src/train.py` of LLaMA-Factory's repository.
-        libraries = {origin.partition(".")[0] for origin in read.source.imports.values()}
         is_program = "llamafactory" in libraries
         return replace(facts, obstacle=Obstacle.PROGRAM_FILE if is_program else Obstacle.NO_ENGINE)
     return replace(
@@ -250,7 +249,7 @@ def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     They may be built in the script, filled by a parser, or passed to a Trainer from elsewhere. A
     loop of its own over an `Accelerator()` may only read them.
     """
-    methods = {call.method for call in read.source.calls}
+    methods = read.source.by_method
     has_loop = "prepare" in methods and read.source.calls_to(*ACCELERATOR)
     if has_loop and not any(method.endswith("Trainer") for method in methods):
         return None

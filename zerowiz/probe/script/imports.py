@@ -10,7 +10,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
-from zerowiz.probe.script.source import MOST_STEPS, is_main_guard, last_name, parse_quietly
+from zerowiz.probe.script.source import (
+    HF_LIBRARIES,
+    MOST_STEPS,
+    is_main_guard,
+    last_name,
+    parse_quietly,
+)
 
 # What is read at most; what lies behind that is not seen.
 _MOST_FILES, _MOST_BYTES, _MOST_JOINED_BYTES = 200, 4 << 20, 512 << 10
@@ -19,10 +25,10 @@ _HEIGHT = 4
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 # Folders of a repository that may have the names of libraries, which Python finds first; what a
 # script of a library itself does by it (`-m trl.scripts.dpo`) is known.
-_LIBRARIES = frozenset(
-    {"accelerate", "datasets", "deepspeed", "diffusers", "evaluate", "lightning", "numpy", "peft"}
-    | {"pytorch_lightning", "sentence_transformers", "timm", "torch", "transformers", "trl"}
-)
+_LIBRARIES = HF_LIBRARIES | {
+    *("accelerate", "datasets", "deepspeed", "diffusers", "evaluate", "lightning", "numpy"),
+    *("peft", "pytorch_lightning", "timm", "torch"),
+}
 # What a definition says that shows some fact of a script. One that says none of it, and uses none
 # that does, is left out.
 _MATTERS = re.compile(

@@ -320,8 +320,8 @@ def _largest_embedding(read: Reader) -> ValueSource:
     """How many rows the largest `nn.Embedding` has: the other one may be that of positions."""
     rows = [
         read.bind(*_from_outside(read.source, call.node.args[0], call))
-        for call in read.source.calls
-        if call.method == "Embedding" and call.node.args
+        for call in read.source.by_method.get("Embedding", [])
+        if call.node.args
     ]
     sizes = {binding.value: binding for binding in rows if isinstance(binding.value, int)}
     return sizes[max(sizes)] if sizes else UNSEEN
@@ -332,7 +332,7 @@ def _from_outside(
 ) -> tuple[ast.expr, FunctionCall]:
     """What a parameter of `__init__` gets from the only call of its class; else the expression."""
     for name, node in source.classes.items():
-        makers = [call for call in source.calls if call.method == name]
+        makers = source.by_method.get(name, [])
         functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
         for function in functions if len(makers) == 1 else ():
             is_init = function.name == "__init__"

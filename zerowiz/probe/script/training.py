@@ -307,9 +307,9 @@ def _loader_batch(read: Reader) -> ValueSource:
     if any(engine.argument("training_data", _TRAINING_DATA) for engine in engines):
         return ValueSource(from_config=True)
     named = read.named(SETTINGS["micro_batch"].script_names)
-    methods = {call.method for call in read.source.calls}
     if named.seen:
         return named
+    methods = read.source.by_method
     if _MICRO_BATCH_OF_ENGINE in methods:
         return ValueSource(from_config=True)
     # A loop that draws its batches itself.
