@@ -1,8 +1,12 @@
 """Scripts of several files: what is read of the modules that they use, and what is not."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from probe.reading import read_beside, value_of
 
 from zerowiz.core.script.config_delivery import deliver
@@ -558,3 +562,27 @@ def test_what_a_module_assigns_changes_the_arguments_or_something_else(
     words = ("--per_device_train_batch_size", "2")
     settings = ScriptRun(read_script(tmp_path / "train.py"), words).settings
     assert expected == value_of(settings, "micro_batch")
+
+
+def test_modules_are_read_in_one_order_whatever_the_seed_of_hashes_is(tmp_path: Path) -> None:
+    names = [f"part{number}" for number in range(8)]
+    for name in names:
+        write(tmp_path, {f"{name}.py": f"def {name}():\n    return LoraConfig()\n"})
+    imports = "".join(f"from {name} import {name}\n" for name in names)
+    uses = "".join(f"    {name}()\n" for name in names)
+    work = f"{imports}def main():\n{uses}"
+    write(tmp_path, {"work.py": work, "train.py": "from work import main\nmain()\n"})
+    code = "from pathlib import Path\nfrom zerowiz.probe.script.read_script import read_script\n"
+    code += "print(read_script(Path('train.py')).files)"
+    orders = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in "1234"
+    }
+    assert 1 == len(orders)
+    assert all(name.encode() in next(iter(orders)) for name in names)

@@ -403,12 +403,15 @@ class _Joiner:
     def _shows(self, module: _SourceFile, text: str) -> bool:
         if _MATTERS.search(text):
             return True
-        words = {*_WORDS.findall(text)}
-        for word in words & {*module.names, *module.imports}:
+        # By their order in the text: a module that is read first has the first lines.
+        words = dict.fromkeys(_WORDS.findall(text))
+        for word in words:
+            if word not in module.names and word not in module.imports:
+                continue
             target = self.find(module, word)
             parts: list[_Target] = [target]
             if isinstance(target, _SourceFile):
-                parts = [_Own(target, name) for name in words & target.names]
+                parts = [_Own(target, name) for name in words if name in target.names]
             if any(map(self.matters, parts)):
                 return True
         return False
