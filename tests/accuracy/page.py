@@ -97,7 +97,7 @@ _STEP_TIMES_INTRO = """\
 See [how long a step takes](concepts/speed.md). These tables come from `python tests/speed/fit.py --free-running --set-aside` and
 `python tests/speed/public.py`.
 
-- All steps ran without a pause, on one and two H100s and on one and two H200s (November 2026). We left out steps in which the allocator flushed its cache.
+- All steps ran without a pause, on one and two H100s and on one, two and four H200s (November 2026). We left out steps in which the allocator flushed its cache.
 - We fitted the constants to the fitted side (`python tests/speed/fit.py --free-running --fit`). Some come from data sheets and from `tests/measured/links.json`.
   Published times of A100s and A800s decided two: the speed of Python on an unknown host, and what ZeRO-3's gathering takes beside hooks.
 - We timed Python beside the steps, for 3 ms. A call took 82 to 380 ns, and between two readings of one hour it can change by a factor of four, because
@@ -129,6 +129,8 @@ See [how long a step takes](concepts/speed.md). These tables come from `python t
   whose products are fused, has as many operations as Llama in two thirds of the modules. And LoRA counts what its adapters scale and add. We saw the cause in
   13 steps of a lease, of which the hash sets 6 aside. We fitted all constants again, on the fitted side (7.3 and 19.5 % became 6.9 and 19.4 %). GPUs
   before Hopper no longer have a fraction of their own.
+- The tenth time, we changed nothing: we added 100 steps of two leases of four H200s, which had no part in any constant. No collective over four GPUs had
+  been timed before. Their lines are `4 x NVIDIA H200` below.
 - After `measure`, a plan predicts a setting, and its time is the median of its runs in that lease. The last line of that table counts so. The line above it
   counts single runs. We added the last line after we had seen that a repeat in the same lease is no nearer than the prediction.
 - A plan compares settings on one host, with one reading. So a pair of settings takes the mean of all readings on these GPUs, and the median of the runs

@@ -378,6 +378,7 @@ KINDS: Mapping[str, Callable[[Record], object]] = {
     "LoRA": lambda r: r.point.get("method") == "lora",
     "QLoRA": lambda r: r.point.get("method") == "qlora",
     "offloaded": lambda r: "offload" in r.point.get("strategy", ""),
+    "four GPUs": lambda r: r.gpus == 4,
     "a plain loop": lambda r: r.point.get("loop") == "engine",
     "the Trainer": lambda r: r.point.get("loop") == "trainer",
     "TRL's other trainers": lambda r: r.file == "2026-11-trl.jsonl",

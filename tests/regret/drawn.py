@@ -60,6 +60,8 @@ LINKS = (True, False)
 # A step that is predicted to take longer costs too much of a machine that is lent for minutes.
 _LONGEST_SECONDS = 2.0
 _SETTINGS = 6
+# A choice beside fewer has no figure.
+_LEAST_SETTINGS = 4
 # Kept for the choices after one `measure`.
 _LAST_SECONDS = 40.0
 
@@ -210,8 +212,8 @@ _INTRO = """\
 ### Workloads that nobody chose
 
 We wrote the space down first, and fitted no constant later: 20 models, cards of 16 to 141 GiB, 256 to 2,048 tokens, 4 to 32 sequences of each GPU, full
-fine-tuning or LoRA (`tests/regret/drawn.py`). A hash draws from it. We left out what does not fit, and steps of more than 2 s. Two leases of one H200 and
-one of two H200s ran them. On an idle host, a Python call took {readings} ns. Three plans choose: for the machine by name, with the host as it was then,
+fine-tuning or LoRA (`tests/regret/drawn.py`). A hash draws from it. We left out what does not fit, and steps of more than 2 s. Two leases of one H200, one
+of two and one of four H200s ran them; we list those of which at least {least} settings ran. On an idle host, a Python call took {readings} ns. Three plans choose: for the machine by name, with the host as it was then,
 and after one `measure` of that choice. Each regret is against the best of the settings that we measured; the table says how many. A dash stands where
 the lease ended before a choice ran.
 """
@@ -241,7 +243,8 @@ def find_all(folder: Path = DRAWN_ROWS) -> list[Found]:
             (row, *_), *_ = settings.values()
             chosen = known_by(job, row["live_call_seconds"], settings)
             seconds = {setting: median_of(runs) for setting, runs in settings.items()}
-            found.append(Found(job, {k: way.id for k, way in chosen.items()}, seconds))
+            if len(seconds) >= _LEAST_SETTINGS:
+                found.append(Found(job, {k: way.id for k, way in chosen.items()}, seconds))
     return found
 
 
@@ -267,7 +270,7 @@ def drawn_section() -> str:
     every = find_all()
     rows = read_regret_rows(DRAWN_ROWS)
     readings = dict.fromkeys(f"{1e9 * row['live_call_seconds']:.0f}" for row in rows)
-    intro = _INTRO.format(readings=", ".join(readings))
+    intro = _INTRO.format(readings=", ".join(readings), least=_LEAST_SETTINGS)
     heads = ("workload", *(f"regret {knowing}" for knowing in Knowing), "choice by name", "best")
     lines = [intro, f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for each in every:

@@ -582,7 +582,7 @@ def test_the_first_gpus_are_taken_and_no_more_than_there_are() -> None:
 
 GIB = 2**30
 RUNS = json.loads((TESTS / "measured" / "links.json").read_text())["runs"]
-OVER_NVLINK, OVER_HOST = RUNS
+OVER_NVLINK, OVER_HOST, FOUR_OVER_NVLINK, FOUR_OVER_HOST = RUNS
 # Of the nominal rate, with messages of 1 GiB: what docs/concepts/links.md says. A gather has half
 # the bytes of an all-reduce of that size, and reaches less.
 BANDS = {True: (0.55, 0.75), False: (0.35, 0.50)}
@@ -601,7 +601,7 @@ def large(run: dict[str, Any]) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("run", RUNS, ids=["nvlink", "host"])
+@pytest.mark.parametrize("run", [OVER_NVLINK, OVER_HOST], ids=["nvlink", "host"])
 def test_a_large_collective_reaches_the_stated_part_of_the_planned_rate(
     run: dict[str, Any],
 ) -> None:
@@ -620,3 +620,11 @@ def test_fast_was_ten_times_as_fast_as_slow() -> None:
     assert not planned(OVER_HOST).is_fast
     for name, measured in large(OVER_NVLINK).items():
         assert measured > 10 * large(OVER_HOST)[name]
+
+
+def test_four_gpus_reach_about_as_much_as_two() -> None:
+    """Rings through all of an NVSwitch reach more; the host's memory is shared by more."""
+    for name, two in large(OVER_NVLINK).items():
+        assert 1.05 <= large(FOUR_OVER_NVLINK)[name] / two <= 1.25, name
+    for name, two in large(OVER_HOST).items():
+        assert 0.8 <= large(FOUR_OVER_HOST)[name] / two <= 1.0, name
