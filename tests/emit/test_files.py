@@ -92,6 +92,13 @@ def test_a_file_that_zerowiz_did_not_write_is_kept(
     assert (there if is_kept else text) == path.read_text()
 
 
+def test_a_plan_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """It holds the words of a command, and one of them may be a secret that nothing names."""
+    path = tmp_path / "ds_config_zero2.plan.json"
+    write_file(PlannedFile(path=str(path), text="{}"))
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+
+
 @pytest.mark.parametrize(
     ("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o002, 0o664)]
 )

@@ -34,11 +34,12 @@ from zerowiz.app.options import (
 from zerowiz.app.reporter import SILENT
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
-from zerowiz.core.launch.provenance import PlannedFile, hide_secrets, without_secrets
+from zerowiz.core.launch.provenance import PlannedFile
+from zerowiz.core.launch.secrets import hide_secrets, without_secrets
 from zerowiz.core.machine.types import MachineSource
 from zerowiz.core.settings import Origin, SettingValue, strongest
 from zerowiz.core.structs import replace
-from zerowiz.emit.files import replace_file, rewrite_file
+from zerowiz.emit.files import rewrite_file, write_private
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import FILE_NAME, read_answers_text
 
@@ -480,7 +481,7 @@ def write_answers(file: PlannedFile) -> None:
     if path.exists():
         rewrite_file(path, file.text)
     else:
-        replace_file(path, file.text)
+        write_private(path, file.content)
 
 
 def _read_written(path: Path) -> AnswersFile | None:

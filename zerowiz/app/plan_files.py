@@ -28,13 +28,12 @@ from zerowiz.core.launch.provenance import (
     Provenance,
     change_batch,
     compare_machines,
-    hide_secret_values,
-    hide_secrets,
     plan_path,
     read_earlier_plan,
     render_plan,
     without_identities,
 )
+from zerowiz.core.launch.secrets import hide_secret_values, hide_secrets
 from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.plan_json import encode_decision

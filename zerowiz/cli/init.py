@@ -22,6 +22,7 @@ from zerowiz.app.wizard_plan import (
 )
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
+from zerowiz.core.launch.secrets import hide_secrets
 from zerowiz.core.script.programs import ProgramFile
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
@@ -120,8 +121,11 @@ def _show_next(planned: InitPlan) -> None:
     if job_file is not None:
         show.submit(job_file, elsewhere, sys.stdout)
         return
+    # `zerowiz.toml` keeps no secret: the line that goes on has to name them again.
+    secret = hide_secrets(run.words) != tuple(run.words)
+    again = [planned.script, *run.words] if secret else []
     show.next_steps(
-        ["zerowiz", "launch", *folder],
+        ["zerowiz", "launch", *folder, *again],
         ["zerowiz", "launch", "--yes", *as_words(options), planned.script, *run.words],
         elsewhere,
         sys.stdout,

@@ -347,7 +347,9 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
     refuse_loss(file, force=force)
     with _writing(path, _elsewhere(file)):
         _touch_marker(path, content)
-        write_whole(path, content, None if file.copy_of is None else _mode(Path(file.copy_of)))
+        # A plan file holds the words of a command, among which a secret may be that nothing names.
+        private = stat.S_IRUSR | stat.S_IWUSR if is_plan_path(file.path) else None
+        write_whole(path, content, private if file.copy_of is None else _mode(Path(file.copy_of)))
 
 
 # Add files to a person's folder, each whole or not at all; what is there is never overwritten.

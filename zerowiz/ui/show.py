@@ -12,6 +12,7 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
+from zerowiz.core.launch.secrets import hide_secrets, quote_words
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.workload import SETTINGS, Accounting
@@ -309,7 +310,7 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
         stream.write(f"# {heading}\n")
     env = [f"{name}={shell.quote(value)}" for name, value in plan.env.items()]
     unset = ["env", *(word for name in plan.unset for word in ("-u", name))] if plan.unset else []
-    words = [*unset, *env, *map(shell.quote, plan.argv)]
+    words = [*unset, *env, *quote_words(plan.argv)]
     stream.write(fold_command(words, stream) + "\n")
 
 
@@ -325,9 +326,12 @@ def next_steps(
         stream: Where they are shown.
     """
     then = _("next") if elsewhere is None else _("next, on the other machine")
-    for label, command in ((then, words), (_("the same in a job script"), job_script)):
-        quoted = [shell.quote(word) for word in command]
-        stream.write(fold_command(quoted, stream, before=f"{label}: ") + "\n")
+    stream.writelines(
+        fold_command(quote_words(command), stream, before=f"{label}: ") + "\n"
+        for label, command in ((then, words), (_("the same in a job script"), job_script))
+    )
+    if hide_secrets(job_script) != tuple(job_script):
+        say(stream, _("zerowiz keeps no secrets: set the variables of these lines first"))
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
 
@@ -361,8 +365,8 @@ def config_alone(config_path: str, again: Sequence[str], stream: TextIO) -> None
         ),
         hang=cells(_("next: ")),
     )
-    quoted = [shell.quote(word) for word in again]
-    stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
+    before = _("the same in a job script: ")
+    stream.write(fold_command(quote_words(again), stream, before=before) + "\n")
 
 
 def for_program(
@@ -385,7 +389,7 @@ def for_program(
     """
     say(stream, _("next: set in {path}", path=path), *(f"  {line}" for line in changes), hang=4)
     say(stream, _("then train: ") + shell.join(train), hang=cells(_("then train: ")))
-    quoted = [shell.quote(word) for word in again]
-    stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
+    before = _("the same in a job script: ")
+    stream.write(fold_command(quote_words(again), stream, before=before) + "\n")
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))

@@ -11,7 +11,6 @@ from zerowiz.core.launch.plan import (
     LaunchEnvironment,
     LaunchPlan,
     Programs,
-    is_secret,
     launch_argv,
     launch_env,
     launcher_options,
@@ -121,11 +120,6 @@ def test_what_stays_is_named(name: str, value: str, unset: tuple[str, ...], why:
     [note] = env.notes
     assert note.startswith(f"`{name}` is not sent to the nodes")
     assert why in note
-
-
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "HF_TOKEN_PATH", "NCCL_KEYS_X"])
-def test_a_name_that_only_looks_like_a_secret_travels(name: str) -> None:
-    assert not is_secret(name)
 
 
 FOUR = parse_spec("4xA100-40GB", read_gpu_table())

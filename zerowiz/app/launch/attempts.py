@@ -28,7 +28,8 @@ from zerowiz.core.job_end import (
     render_record,
 )
 from zerowiz.core.launch.plan import output_folder, plan_resume, resumes
-from zerowiz.core.launch.provenance import hide_secrets, plan_path
+from zerowiz.core.launch.provenance import plan_path
+from zerowiz.core.launch.secrets import hide_secrets
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import refuse_loss, release, replace_file, write_held, write_private

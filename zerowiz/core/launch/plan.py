@@ -7,6 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zerowiz.core.launch.provenance import PlannedFile
+from zerowiz.core.launch.secrets import is_secret
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import ALLOCATOR
 from zerowiz.core.script.arguments import SWITCHES, Takes
@@ -61,7 +62,6 @@ _OURS = ("ACCELERATE_", "DS_ACCELERATOR", "ZEROWIZ_")
 # it sends unasked.
 _EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
 
-_SECRET = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A line of the user's files; DeepSpeed's runner fails on a blank one, and on a comment.
 _USER_LINE = re.compile(r"(?:export )?([A-Za-z_]\w*=.*)", re.ASCII)
@@ -129,11 +129,6 @@ def merge_env(
 def escape(value: str) -> str:
     """A value, escaped for the `"` that DeepSpeed puts around it, and for pdsh."""
     return re.sub(r'([\\$`"])', r"\\\1", value).replace("%", "%%")
-
-
-def is_secret(name: str) -> bool:
-    """Whether the last word of a variable's name is that of a secret, such as TOKEN."""
-    return _SECRET.search(name) is not None
 
 
 def _is_sent(name: str) -> bool:

@@ -6,7 +6,7 @@ What has changed is a person's edit of the file, or the machine since an earlier
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -48,22 +48,6 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 
 LIBRARIES = ("deepspeed", "torch", "transformers", "accelerate")
 """The libraries whose releases decide what a config does."""
-
-# These name secrets: `--hub_token` of TrainingArguments, `--api-key`, hydra's `api_key=`.
-# Words of a vocabulary (`--eos_token`) and counts (`--max_tokens`) are not.
-_SECRET_NAME = re.compile(
-    r"(?:.*\.)?token"
-    r"|(?:.*[-_.])?(?:(?:hub|hf|auth|access|api|wandb|github)[-_]?token"
-    r"|(?:api|access|secret|private|auth|account|wandb|comet|neptune|openai|hf|hub|aws|azure)[-_]?key"
-    r"|secret|passw(?:or)?d)",
-    re.IGNORECASE,
-)
-# huggingface.co/docs/hub/security-tokens: user access tokens; RFC 3986, 3.2.1: user and password.
-# Who is named alone in an address of the web is a token, as git hosts take it.
-_SECRET_VALUE = re.compile(
-    r"hf_[A-Za-z0-9]{20,}|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)|(?<=https://)[^\s/@:]+(?=@)"
-)
-_HIDDEN = "***"
 
 
 class Provenance(Struct, frozen=True, kw_only=True):
@@ -133,62 +117,6 @@ def written_config(plan: bytes) -> tuple[str, Mapping[str, object]] | None:
 def is_plan_path(path: str) -> bool:
     """Whether a file of this name is the plan of a config; no program reads plans."""
     return path.endswith(_PLAN_SUFFIX)
-
-
-def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """A script's arguments with secrets replaced: other people may read a plan file."""
-    return tuple(_SECRET_VALUE.sub(_HIDDEN, word) for word in _hide_values(words))
-
-
-def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """A script's arguments without secrets, and without the options whose values they are.
-
-    Example:
-        >>> without_secrets(("--lr", "1e-4", "--hub_token", "mine", "--api-key=mine"))
-        ('--lr', '1e-4')
-    """
-    kept: list[str] = []
-    for word, shown in zip(words, hide_secrets(words), strict=True):
-        if word == shown:
-            kept.append(word)
-        elif _is_value(word) and kept and kept[-1].startswith("-"):
-            kept.pop()
-    return tuple(kept)
-
-
-def _is_value(word: str) -> bool:
-    """Whether a word with a secret in it may belong to the option before it."""
-    return not word.startswith("-") and _secret_of(word) is None
-
-
-def hide_secret_values(values: Mapping[str, object]) -> dict[str, object]:
-    """The values of a settings file with secrets replaced."""
-    return {name: _hide_value(name, value) for name, value in values.items()}
-
-
-def _hide_value(name: str, value: object) -> object:
-    if value and _SECRET_NAME.fullmatch(name):
-        return _HIDDEN
-    return _SECRET_VALUE.sub(_HIDDEN, value) if isinstance(value, str) else value
-
-
-def _hide_values(words: Sequence[str]) -> Iterator[str]:
-    secret = False
-    for word in words:
-        if secret and not word.startswith("-"):
-            secret = False
-            yield _HIDDEN
-            continue
-        named = _secret_of(word)
-        secret = named == word
-        yield word if named is None or secret else f"{named}={_HIDDEN}"
-
-
-def _secret_of(word: str) -> str | None:
-    """The name of a secret that a word begins with: `--token`, `--token=x`, `+token=x` of hydra."""
-    name, equals, _ = word.partition("=")
-    is_option = bool(equals) or word.startswith("-")
-    return name if is_option and _SECRET_NAME.fullmatch(name.lstrip("-+")) else None
 
 
 def without_identities(

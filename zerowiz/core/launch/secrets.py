@@ -1,0 +1,148 @@
+"""Which parts of a command line are secrets, and how it is shown and kept without them.
+
+A secret is known by the name of its option, key, header or variable, by the prefix that its issuer
+gives to tokens, or by its place in an address. Nothing is judged by how random it looks: hashes,
+paths and ids of the hub stay.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from zerowiz.core import shell
+
+HIDDEN = "***"
+
+# The last word of a variable's name.
+_VARIABLE = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+# `--hub_token` of TrainingArguments, `--api-key`, hydra's `api_key=`. Words of a vocabulary
+# (`--eos_token`, `--user_token`) and counts (`--max_tokens`) are not.
+_NAME = (
+    r"(?:(?:[-\w.]*[-_.])?"
+    r"(?:(?:hub|hf|auth|access|api|wandb|github|bearer|refresh|session|security|sas)[-_]?token"
+    r"|(?:api|access|secret|private|auth|account|wandb|comet|neptune|openai|hf|hub|aws|azure)[-_]?key"
+    r"|secret|pass(?:w(?:or)?d|phrase|code)|credentials?|connection[-_]?string|authorization|cookies?)"
+    r"|[-\w.]+[-_.]pwd|(?:[-\w.]*\.)?token|bearer|pat|dsn)"
+)
+_SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
+# What stands openly behind the name of a secret: where it lies, a variable, a switch.
+_OPEN = re.compile(
+    r"(?:~|\.{0,2}/|[\w-]+/)\S*\.\w{1,6}|[-\w.]+\.(?:json|txt|pem|key|ya?ml|toml)"
+    r"|\$\{?\w+\}?|true|false|none|null|yes|no",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(
+    # RFC 3986, 3.2.1: user and password. Who is named alone in an address of the web is a token,
+    # as git hosts take it.
+    r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)|(?<=https://)[^\s/@:]+(?=@)"
+    # The query of a signed address.
+    rf"|(?<=[?&])(?P<query>(?:{_NAME}|sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)"
+    r"[^&\s\"'#]+"
+    r"|(?P<header>\b(?:(?:proxy-)?authorization|(?:set-)?cookie|x-[-\w]*(?:key|token))\s*:\s*)[^\n\"']+"
+    r"|(?P<scheme>\bbearer\s+)(?=\S*\d)[-\w.~+/]{8,}=*"
+    r"|(?P<hook>https://(?:hooks\.slack\.com/services|discord\.com/api/webhooks)/)[^\s\"']+"
+    # A key of JSON, or of a dict; no secret is as short as a column's name.
+    rf"|(?P<key>[\"']{_NAME}[\"']\s*:\s*)(?:\"[^\"]{{6,}}\"|'[^']{{6,}}')"
+    # What issuers begin their tokens with.
+    r"|(?-i:\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[-\w]{16,}"
+    r"|sk-(?:ant|proj|or|svcacct)-[-\w]{16,}|sk-[A-Za-z0-9]{32,}|xox[abeprs]-[-\w]{10,}"
+    r"|npm_[A-Za-z0-9]{30,}|r8_[A-Za-z0-9]{30,}|pypi-[-\w]{40,}|AIza[-\w]{30,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
+    r"|eyJ[-\w]{8,}\.eyJ[-\w]{8,}\.[-\w]{8,})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*)",
+    re.IGNORECASE,
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether the last word of a variable's name is that of a secret, such as TOKEN."""
+    return _VARIABLE.search(name) is not None
+
+
+def _hide_in(text: str) -> str:
+    named = ("query", "header", "scheme", "hook", "key")
+    return _VALUE.sub(lambda m: "".join(m[n] or "" for n in named) + HIDDEN, text)
+
+
+def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """A script's arguments with secrets replaced: other people may read a plan file.
+
+    Example:
+        >>> hide_secrets(("--hub_token", "mine", "--data", "https://me:mine@host/x"))
+        ('--hub_token', '***', '--data', 'https://***@host/x')
+    """
+    return tuple(_hide_in(word) for word in _hide_values(words))
+
+
+def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """A script's arguments without secrets, and without the options whose values they are.
+
+    Example:
+        >>> without_secrets(("--lr", "1e-4", "--hub_token", "mine", "--api-key=mine"))
+        ('--lr', '1e-4')
+    """
+    kept: list[str] = []
+    for word, shown in zip(words, hide_secrets(words), strict=True):
+        if word == shown:
+            kept.append(word)
+        elif _is_value(word) and kept and kept[-1].startswith("-"):
+            kept.pop()
+    return tuple(kept)
+
+
+def quote_words(words: Sequence[str]) -> list[str]:
+    """A command for a shell, each word quoted; a secret is a variable that you set before.
+
+    Example:
+        >>> quote_words(("a.py", "--hub_token", "mine", "--url=https://me:mine@host/x y"))
+        ['a.py', '--hub_token', '"$HUB_TOKEN"', '--url="$URL"']
+    """
+    quoted: list[str] = []
+    before = ""
+    for word, shown in zip(words, hide_secrets(words), strict=True):
+        name, equals, _ = word.partition("=")
+        if word == shown:
+            quoted.append(shell.quote(word))
+        elif equals and re.fullmatch(r"[-+\w.]+", name):
+            quoted.append(f'{name}="${_variable(name)}"')
+        else:
+            quoted.append(f'"${_variable(before) or "SECRET"}"')
+        before = word if word.startswith("-") and not equals else ""
+    return quoted
+
+
+def hide_secret_values(values: Mapping[str, object]) -> dict[str, object]:
+    """The values of a settings file with secrets replaced."""
+    return {name: _hide_value(name, value) for name, value in values.items()}
+
+
+def _variable(option: str) -> str:
+    return re.sub(r"\W", "_", option.lstrip("-+")).upper()
+
+
+def _is_value(word: str) -> bool:
+    """Whether a word with a secret in it may belong to the option before it."""
+    return not word.startswith("-") and _secret_of(word) is None
+
+
+def _hide_value(name: str, value: object) -> object:
+    if value and _SECRET_NAME.fullmatch(name) and not _OPEN.fullmatch(str(value)):
+        return HIDDEN
+    return _hide_in(value) if isinstance(value, str) else value
+
+
+def _hide_values(words: Sequence[str]) -> Iterator[str]:
+    named = None
+    for word in words:
+        if named is not None and not word.startswith("-"):
+            yield word if _OPEN.fullmatch(word) else HIDDEN
+            named = None
+            continue
+        named, equals, value = word.partition("=") if _secret_of(word) else (None, "", "")
+        yield word if not value or _OPEN.fullmatch(value) else f"{named}={HIDDEN}"
+        named = None if equals else named
+
+
+def _secret_of(word: str) -> str | None:
+    """The name of a secret that a word begins with: `--token`, `--token=x`, `+token=x` of hydra."""
+    name, equals, _ = word.partition("=")
+    is_option = bool(equals) or word.startswith("-")
+    return name if is_option and _SECRET_NAME.fullmatch(name.lstrip("-+")) else None
