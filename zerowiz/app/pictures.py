@@ -92,7 +92,7 @@ def write_page(plan: Plan, path: Path, reporter: Reporter) -> None:
         plan.decision,
         find_grid(plan, reporter),
         plan.remedies,
-        find_basis(plan.resolved, plan.options.model, plan.options.config),
+        find_basis(plan.resolved),
         style=files.style,
         script=files.script,
         version=__version__,
