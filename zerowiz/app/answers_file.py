@@ -43,17 +43,8 @@ from zerowiz.probe.files import FILE_NAME, read_answers_text
 # Say where each setting of a plan comes from.
 
 
-class SettingOrigin(Struct, frozen=True, kw_only=True):
-    """One setting of a plan, and what decides it."""
-
-    name: str
-    value: object
-    """None where nobody says it, and nothing follows from the rest."""
-    origin: str
-
-
-def find_origins(plan: Plan, layers: Layers) -> tuple[SettingOrigin, ...]:
-    """Every setting of a plan, with what decides it.
+def find_origins(plan: Plan, layers: Layers) -> dict[str, tuple[object, str]]:
+    """Every setting of a plan by its name: its value, None where nothing says it, and its origin.
 
     Args:
         plan: What was decided.
@@ -69,14 +60,10 @@ def find_origins(plan: Plan, layers: Layers) -> tuple[SettingOrigin, ...]:
             *layers.values.values(),
         )
     )
-    return tuple(
-        SettingOrigin(
-            name=name,
-            value=values[name],
-            origin=decided[name].source if name in decided else Origin.DEFAULT.value,
-        )
-        for name in lasting().values()
-    )
+    sources = {name: value.source for name, value in decided.items()}
+    return {
+        name: (values[name], sources.get(name, Origin.DEFAULT.value)) for name in lasting().values()
+    }
 
 
 def _values(plan: Plan) -> Mapping[str, object]:

@@ -14,11 +14,15 @@ SCHEMA_VERSION = 1
 
 
 class FileReport(Struct, frozen=True, kw_only=True):
-    """What was found in one file."""
+    """What was found in one file, and what was done to it."""
 
     path: str
     """As it was given on the command line."""
     findings: tuple[Finding, ...]
+    fixed: tuple[Finding, ...] = ()
+    """What was fixed in the file, at the places where it stood."""
+    not_fixable: bool = False
+    """Whether fixes were wanted, and the file is of a kind that is not changed."""
 
     @property
     def failed(self) -> bool:
