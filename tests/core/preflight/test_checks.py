@@ -70,7 +70,7 @@ from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2, ZERO3, ZERO3_
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
 from zerowiz.errors import page_of
-from zerowiz.probe.host_files import HostFiles
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.package_data import read_bad_releases
 from zerowiz.probe.preflight.read_facts import read_facts
 
@@ -615,7 +615,7 @@ def test_a_row_is_found_from_its_first_release_until_its_last(
 def test_every_row_names_a_page() -> None:
     assert all(source.startswith("https://") for row in ROWS for source in row.sources)
     assert all(not row.affects(row.library, row.upgrade) for row in ROWS)
-    assert ROWS == read_facts(None, {}, HostFiles(), cuda=False).bad_releases
+    assert ROWS == read_facts(None, {}, Files(), cuda=False).bad_releases
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from zerowiz.core.structs import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.job import execute
 from zerowiz.errors import ExitCode, PreflightError, UsageError
-from zerowiz.probe.host_files import HostFiles
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.scheduler import read_launch_environment
 from zerowiz.translation import _
 from zerowiz.ui import sentences
@@ -303,5 +303,5 @@ def _is_supervised(how: RunOptions, machine: Machine) -> bool:
     """Whether zerowiz stays with its job: at a terminal a person does."""
     if how.supervise is not None or how.policy.escalate:
         return how.supervise is not False
-    has_person = read_launch_environment(os.environ, HostFiles()).has_person
+    has_person = read_launch_environment(os.environ, Files()).has_person
     return machine.allocation is not None or not has_person

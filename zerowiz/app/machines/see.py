@@ -18,7 +18,7 @@ from zerowiz.core.machine.types import Host, JobAllocation, Machine, Network, wi
 from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.host_files import HostFiles, World, hash_uuids
+from zerowiz.probe.host_files import Files, World, hash_uuids
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read_machine import read_here
@@ -107,7 +107,7 @@ def see_host(folder: Path | None) -> SeenHost:
     Args:
         folder: That offload would use.
     """
-    files, environ = HostFiles(folder=folder or Path()), os.environ
+    files, environ = Files(folder=folder or Path()), os.environ
     return SeenHost(
         host=read_here(World(files=files, environ=environ)),
         network=read_network(files, environ),
