@@ -10,8 +10,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct
-
 from zerowiz.core.structs import decode
 from zerowiz.core.workload import MODEL_FOLDER, NEWEST_TRANSFORMERS, NEWEST_TRL
 from zerowiz.errors import UsageError, did_you_mean
@@ -29,19 +27,10 @@ _PACKAGE = Path(__file__).parents[1]
 _DATA = _PACKAGE / "data"
 
 
-class PageFiles(Struct, frozen=True, kw_only=True):
-    """What stands inside the page, so that it opens without a network."""
-
-    style: str
-    script: str
-
-
-def read_page_files() -> PageFiles:
-    """`page.css` and `page.js` of `zerowiz/data`."""
-    return PageFiles(
-        style=(_DATA / "page.css").read_text(encoding="utf-8"),
-        script=(_DATA / "page.js").read_text(encoding="utf-8"),
-    )
+def read_page_files() -> tuple[str, str]:
+    """The style and the script that stand inside the page, so that it opens without a network."""
+    style, script = ((_DATA / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return style, script
 
 
 # Read what the page of errors says of a code.

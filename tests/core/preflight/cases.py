@@ -17,7 +17,6 @@ from zerowiz.core.machine.types import (
     Network,
     NetworkKind,
     Nic,
-    with_nodes,
 )
 from zerowiz.core.memory.host import HostUse
 from zerowiz.core.memory.rank_sizes import StrategyRow
@@ -141,7 +140,7 @@ def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
 
 def two_nodes(memlock_bytes: int | None, *nics: Nic) -> Machine:
     host = replace(H200.host, memlock_bytes=memlock_bytes)
-    return replace(with_nodes(H200, 2), host=host, network=Network(nics=nics))
+    return replace(H200, nodes=2, host=host, network=Network(nics=nics))
 
 
 INFINIBAND = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND)

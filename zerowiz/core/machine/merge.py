@@ -240,7 +240,11 @@ def _merge_machines(machines: Sequence[Machine]) -> Machine:
         accelerator=machines[0].accelerator,
         nodes=len(machines),
         gpus=_merge_gpus([machine.gpus for machine in equal]),
-        interconnect=_merge_interconnects([machine.interconnect for machine in equal]),
+        # The worst class and the lowest rate, which may be those of two nodes.
+        interconnect=replace(
+            min((machine.interconnect for machine in equal), key=link_rank),
+            bytes_per_s=least(machine.interconnect.bytes_per_s for machine in equal),
+        ),
         links=_shared((machine.links for machine in equal), ()),
         left_out=_shared((machine.left_out for machine in machines), ()),
         host=_merge_hosts([machine.host for machine in machines]),
@@ -300,12 +304,6 @@ def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
         memory_source=_shared((gpu.memory_source for gpu in gpus), None),
         processes=_shared((gpu.processes for gpu in gpus), ()),
     )
-
-
-def _merge_interconnects(links: Sequence[Interconnect]) -> Interconnect:
-    """The worst class and the lowest rate, which may be those of two nodes."""
-    weakest = min(links, key=link_rank)
-    return replace(weakest, bytes_per_s=least(link.bytes_per_s for link in links))
 
 
 def _merge_networks(machines: Sequence[Machine]) -> Network:
