@@ -241,6 +241,12 @@ FAILURES: Mapping[str, tuple[int, str, str, str]] = {
         "bash: line 1: timeout: command not found\n",
         "bash: line 1: timeout: command not found",
     ),
+    "zerowiz says why in JSON too": (
+        5,
+        '{"schema_version": 1, "error": {"message": "no GPU here"}}\n',
+        "error: no GPU here\n\nhint: ask\n",
+        "no GPU here",
+    ),
     "srun's own last line": (
         2,
         "",

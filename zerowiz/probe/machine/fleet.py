@@ -221,7 +221,8 @@ def parse_answer(host: str, status: int, stdout: str, stderr: str) -> NodeAnswer
         stderr: Holds the reason if it failed.
     """
     try:
-        content = next(_objects(stdout), None)
+        # A command that fails says why in an object of its own, and on stderr.
+        content = next((each for each in _objects(stdout) if "error" not in each), None)
         if content is None:
             return NodeFailure(host=host, why=_reason(status, stdout, stderr))
         version = content["schema_version"]
