@@ -54,7 +54,7 @@ test-all: $(STAMP)  ## both, the whole of what they sample, and `make truth`
 truth: $(STAMP)  ## every config of tests/lint trained by DeepSpeed, the Trainer and Accelerate
 	$(BIN)/python -m pytest --truth tests/lint
 
-cluster: $(STAMP)  ## many nodes over a real sshd and pdsh (Debian's packages, as root)
+cluster: $(STAMP)  ## many nodes over a real sshd (Debian's package, as root)
 	$(BIN)/python -m pytest --cluster tests/cluster
 
 test-nodes: $(STAMP)  ## launch over a hostfile on nodes made of namespaces (installs sshd and pdsh, as root)

@@ -35,7 +35,7 @@ for number, handler in (
         signal.signal(number, handler)
 
 _APART: Mapping[str, str] = {
-    "cluster": "with a real sshd and pdsh",
+    "cluster": "with a real sshd",
     "nodes": "on nodes made of namespaces",
     "pictures": "in a real browser",
     "shells": "in a real zsh and fish",

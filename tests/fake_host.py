@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recorded import FileAnswers
 
-from zerowiz.probe.host_files import FOLDER, HostFiles, Space
+from zerowiz.probe.host_files import FOLDER, Files, Space
 
 # A host that answers whatever is asked of one: each fact of `Host` is read from these files.
 ANSWERING = FileAnswers(
@@ -25,7 +25,7 @@ ANSWERING = FileAnswers(
 
 def build_host(
     root: Path, files: Mapping[str, str | int], links: Mapping[str, str] | None = None
-) -> HostFiles:
+) -> Files:
     """A host with these files, and these links to other paths of it (folders, made if missing)."""
     for name, content in files.items():
         path = root / name
@@ -36,4 +36,4 @@ def build_host(
             (root / target).mkdir(parents=True)
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).symlink_to(root / target)
-    return HostFiles(root=root, folder=root)
+    return Files(root=root, folder=root)

@@ -298,7 +298,7 @@ class FileAnswers(Struct, frozen=True, kw_only=True):
     opens: dict[str, bool] = field(default_factory=dict)
 
 
-class FilesLog(Struct, frozen=True, kw_only=True):
+class FilesLog(Files, frozen=True, kw_only=True):
     """Files that log each answer."""
 
     files: Files
@@ -329,7 +329,7 @@ class FilesLog(Struct, frozen=True, kw_only=True):
         return None
 
 
-class RecordedFiles(Struct, frozen=True, kw_only=True):
+class RecordedFiles(Files, frozen=True, kw_only=True):
     """The files of a recorded host; a path that was not asked for at that time is missing."""
 
     answers: FileAnswers

@@ -22,7 +22,7 @@ from app.decide.asked import ROWS, words_of
 from paths import MODELS, ROOT
 from recorded import described, play, recording
 
-from zerowiz.probe.host_files import HostFiles, World
+from zerowiz.probe.host_files import Files, World
 from zerowiz.probe.machine.nvml_child import read_in_child
 
 EIGHT = "synthetic/b200-x8-odd-gpu"
@@ -137,7 +137,7 @@ def show(group: Group) -> None:
 
 def time_child() -> None:
     """What it costs to read the driver in a child process."""
-    content, world = recording(EIGHT), World(files=HostFiles(), environ={})
+    content, world = recording(EIGHT), World(files=Files(), environ={})
     ways: Mapping[str, Callable[[], object]] = {
         "in this process": lambda: play(content),
         "in a child": lambda: read_in_child(world, lambda *_: play(content)),

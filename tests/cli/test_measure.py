@@ -259,9 +259,8 @@ def rank(*seconds: float, peak_bytes: int | None = 10**9) -> dict[str, object]:
 
 def test_the_fullest_and_the_slowest_rank_count() -> None:
     one = ran(rank(1, 1, 1, peak_bytes=5), rank(3, 2, 2, 2, peak_bytes=7))
-    assert (7, 4) == (one.peak.measured_bytes, one.steps)
-    assert one.step.measured is not None
-    assert 2 == one.step.measured.seconds
+    assert (7, 4) == (one.peak_bytes[1], one.steps)
+    assert 2 == one.step_seconds[1]
     assert one.measured
 
 
@@ -271,7 +270,7 @@ def test_of_a_cpu_rank_its_process_counts_without_python(
     gib = 2**30
     process = {"outside_bytes": gib, "host_peak_rss_bytes": 3 * gib}
     one = ran(*(rank(1, 1, 1, peak_bytes=None) | process for _ in range(2)))
-    assert 2 * gib == one.peak.measured_bytes
+    assert 2 * gib == one.peak_bytes[1]
     script_run(one, sys.stdout)
     shown = capsys.readouterr().out
     assert "measured: 2.000 GiB" in shown
@@ -279,8 +278,8 @@ def test_of_a_cpu_rank_its_process_counts_without_python(
 
 
 def test_what_no_rank_or_only_one_knows_is_not_measured() -> None:
-    assert ran(rank(1, 1, 1), rank(1, 1, 1, peak_bytes=None)).peak.measured_bytes is None
-    assert ran(rank(1, 1, 1), {}).step.measured is None
+    assert ran(rank(1, 1, 1), rank(1, 1, 1, peak_bytes=None)).peak_bytes[1] is None
+    assert ran(rank(1, 1, 1), {}).steady is None
     assert not ran({}, {}).measured
 
 

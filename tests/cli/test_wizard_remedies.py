@@ -17,7 +17,7 @@ from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
 from zerowiz.core.machine.types import Host
-from zerowiz.probe.host_files import HostFiles
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.host import with_number_formats
 
 # The picture of the wizard in the README: its last screen, at a real pseudo-terminal.
@@ -432,7 +432,7 @@ def test_the_ranks_train_what_was_taken(
     remedy: dict[str, object],
     stage: int,
 ) -> None:
-    here = with_number_formats(Host(), HostFiles(), os.environ)
+    here = with_number_formats(Host(), Files(), os.environ)
     if remedy.get("precision") == "bf16" and here.computes_bf16 is False:
         assert_not_offered(terminal("init", *CPU, *words, script), typed)
         return

@@ -1,6 +1,6 @@
-"""Ask nodes through a real sshd and a real pdsh, all on this host.
+"""Ask nodes through a real sshd, all on this host.
 
-Needs root, openssh-server and pdsh; run with `make cluster`. A real SLURM is asked in `tests/slurm/`.
+Needs root and openssh-server; run with `make cluster`. A real SLURM is asked in `tests/slurm/`.
 """
 
 import getpass
@@ -17,14 +17,13 @@ from paths import ROOT
 
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure, merge_nodes
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.probe.machine.fleet import Transport, argv_for, ask_nodes, node_command
+from zerowiz.probe.machine.fleet import argv_for, ask_nodes, by_ssh, node_command
 from zerowiz.probe.preflight.interpreter import find_free_port
 
 pytestmark = pytest.mark.cluster
 
 HOSTS = ("n1", "n2", "n3")
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
-over_ssh = pytest.mark.parametrize("transport", [Transport.SSH, Transport.PDSH])
 
 
 def answers_on(port: int) -> bool:
@@ -92,13 +91,12 @@ def cluster(sshd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {sshd} "$@"\n', encoding="utf-8")
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("PDSH_RCMD_TYPE", raising=False)
 
 
 def ask(
-    transport: Transport, hosts: Sequence[str], command: Sequence[str], *, deadline_s: float = 60
+    hosts: Sequence[str], command: Sequence[str], *, deadline_s: float = 60
 ) -> list[NodeAnswer | NodeFailure]:
-    argv = argv_for(transport, command, os.environ)
+    argv = argv_for(by_ssh, command)
     return ask_nodes(hosts, argv, concurrency=8, deadline_s=deadline_s, on_answer=lambda _: None)
 
 
@@ -107,66 +105,59 @@ def why(answer: NodeAnswer | NodeFailure) -> str:
     return answer.why
 
 
-@over_ssh
 @pytest.mark.usefixtures("cluster")
-def test_every_node_answers_for_itself(transport: Transport) -> None:
-    fleet = merge_nodes(ask(transport, HOSTS, node_command(CPU, limit_s=60)))
+def test_every_node_answers_for_itself() -> None:
+    fleet = merge_nodes(ask(HOSTS, node_command(CPU, limit_s=60)))
     assert () == fleet.failures
     assert (3, 2) == (fleet.machine.nodes, len(fleet.machine.gpus))
     assert Accelerator.CPU is fleet.machine.accelerator
 
 
-@over_ssh
 @pytest.mark.usefixtures("cluster")
-def test_a_node_that_is_down_is_told_from_those_that_answer(transport: Transport) -> None:
+def test_a_node_that_is_down_is_told_from_those_that_answer() -> None:
     hosts = ("n1", "down", "n2")
-    fleet = merge_nodes(ask(transport, hosts, node_command(CPU, limit_s=60)))
+    fleet = merge_nodes(ask(hosts, node_command(CPU, limit_s=60)))
     assert 2 == fleet.machine.nodes
     assert ["down"] == [failure.host for failure in fleet.failures]
     assert "Connection refused" in fleet.failures[0].why
 
 
-@over_ssh
 @pytest.mark.usefixtures("cluster")
-def test_what_zerowiz_says_there_is_the_reason_here(transport: Transport) -> None:
-    [answer] = ask(transport, ["n1"], node_command(("--machine", "no.json"), limit_s=60))
+def test_what_zerowiz_says_there_is_the_reason_here() -> None:
+    [answer] = ask(["n1"], node_command(("--machine", "no.json"), limit_s=60))
     assert "machine file `no.json` does not exist" == why(answer)
 
 
-@over_ssh
 @pytest.mark.usefixtures("cluster")
-def test_a_node_without_zerowiz_says_where_it_was_looked_for(transport: Transport) -> None:
-    [answer] = ask(transport, ["n1"], node_command(limit_s=60, python="/no/bin/python"))
+def test_a_node_without_zerowiz_says_where_it_was_looked_for() -> None:
+    [answer] = ask(["n1"], node_command(limit_s=60, python="/no/bin/python"))
     assert "/no/bin/python" in why(answer)
 
 
-@over_ssh
 @pytest.mark.usefixtures("cluster")
-def test_a_python_without_zerowiz_says_which_it_is(transport: Transport) -> None:
+def test_a_python_without_zerowiz_says_which_it_is() -> None:
     python = "/usr/bin/python3"
     command = ("env", "-u", "PYTHONPATH", python, "-m", "zerowiz", "machine", "--json")
-    [answer] = ask(transport, ["n1"], command)
+    [answer] = ask(["n1"], command)
     assert f"{python}: No module named zerowiz" == why(answer)
 
 
-@over_ssh
 @pytest.mark.usefixtures("cluster")
-def test_nothing_outlives_the_deadline_here_nor_there(transport: Transport, tmp_path: Path) -> None:
+def test_nothing_outlives_the_deadline_here_nor_there(tmp_path: Path) -> None:
     """The shell of `ssh` leaves the command running on the node; `timeout` ends it there."""
     mark = tmp_path / "pid"
     command = ("timeout", "4", "sh", "-c", f"echo $$ > {mark}; sleep 200")
-    [answer] = ask(transport, ["n1"], command, deadline_s=2)
+    [answer] = ask(["n1"], command, deadline_s=2)
     assert "no answer within 2 s" == why(answer)
     own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text(encoding="utf-8")
     names = {Path(f"/proc/{pid}/comm").read_text(encoding="utf-8") for pid in own.split()}
-    assert set() == names & {"ssh\n", "pdsh\n"}
+    assert "ssh\n" not in names
     time.sleep(4)
     assert not Path(f"/proc/{mark.read_text(encoding='utf-8').strip()}/cwd").exists()
 
 
-@over_ssh
 @pytest.mark.usefixtures("cluster")
-def test_words_reach_the_node_as_they_are(transport: Transport) -> None:
+def test_words_reach_the_node_as_they_are() -> None:
     words = ("sh", "-c", 'echo "error: $1" >&2; exit 1', "sh", "a  'b' \"c\" $HOME %h ; &")
-    [answer] = ask(transport, ["n1"], words)
+    [answer] = ask(["n1"], words)
     assert "a  'b' \"c\" $HOME %h ; &" == why(answer)

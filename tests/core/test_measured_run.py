@@ -26,8 +26,6 @@ from zerowiz.core.job_end import (
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, with_gpus
 from zerowiz.core.measured_run import (
-    Compared,
-    ComparedStep,
     KeptRun,
     MachineResults,
     ScriptMeasurement,
@@ -76,14 +74,10 @@ def test_the_steady_step(
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (ComparedStep(predicted=PREDICTED, measured=MEASURED).error, 0.2),
-        (ComparedStep(predicted=None, measured=MEASURED).error, None),
-        (ComparedStep(predicted=PREDICTED, measured=None).error, None),
-        (Compared(name="peak", predicted_bytes=3, measured_bytes=4).error, -0.25),
-        (Compared(name="peak", predicted_bytes=3, measured_bytes=None).error, None),
+        (error_of(PREDICTED.expected_seconds, MEASURED.seconds), 0.2),
         (error_of(3, 4), -0.25),
-        (error_of(None, 4), None),
         (error_of(3, None), None),
+        (error_of(None, 4), None),
     ],
 )
 def test_an_error_is_signed_and_needs_both(error: float | None, expected: float | None) -> None:

@@ -477,7 +477,7 @@ def lose(attempt: Path) -> None:
 
 def refuse_files(attempt: Path) -> None:
     """No file of a rank can be made, as on a disk without room."""
-    for name in ("{}.json", "{}.end.json", "{}.end.partial", "{}.log"):
+    for name in ("{}.json", "{}.end.json", "{}.log"):
         for rank in (0, 1):
             (attempt / name.format(f"rank-{rank}")).mkdir(parents=True)
 

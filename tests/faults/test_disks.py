@@ -58,7 +58,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(name: str, tmp_path: Path) ->
     assert not [name for name in new if ".zerowiz" not in name], new
 
 
-@pytest.mark.parametrize("module", ["cli/commands", "app/precedence"])
+@pytest.mark.parametrize("module", ["cli/commands", "app/options"])
 def test_a_module_that_a_full_disk_cut_short_is_named(module: str, tmp_path: Path) -> None:
     words = ("plan", *JOB)
     compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}

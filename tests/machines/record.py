@@ -24,7 +24,7 @@ from recorded import CallLog, Calls, FileAnswers, FilesLog, reading_here
 from zerowiz import __version__
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import encode
-from zerowiz.probe.host_files import HostFiles, World, hash_uuids
+from zerowiz.probe.host_files import Files, World, hash_uuids
 from zerowiz.probe.machine.read_machine import read_machine
 
 # Remove from a recording what identifies its machine and users: UUIDs, names of hosts and jobs.
@@ -152,12 +152,12 @@ def record(folder: Path, root: Path = Path("/")) -> tuple[Machine, dict[str, Any
 
     Args:
         folder: The job's folder, whose file system is read.
-        root: As of `HostFiles`.
+        root: As of `Files`.
 
     Raises:
         PreflightError: There is no GPU.
     """
-    files = FilesLog(files=HostFiles(folder=folder, root=root))
+    files = FilesLog(files=Files(folder=folder, root=root))
     calls: Calls = {}
     with reading_here(CallLog(pynvml.nvmlLib, calls)):
         machine = read_machine(World(files=files, environ={}))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from zerowiz.app.launch.start import Run, launcher_command, make_launch_plan
 from zerowiz.core.launch.plan import EntryPoint
-from zerowiz.core.machine.types import Host, with_nodes
+from zerowiz.core.machine.types import Host
+from zerowiz.core.structs import replace
 from zerowiz.emit.files import write_files
 from zerowiz.emit.job import supervise
 from zerowiz.probe.machine.host import cpu_machine
@@ -21,7 +22,7 @@ def main() -> None:
     """Be the head."""
     hostfile, folder, grace, *words = sys.argv[1:]
     slots = read_hostfile(Path(hostfile))
-    machine = with_nodes(cpu_machine(next(iter(slots.values())), Host()), len(slots))
+    machine = replace(cpu_machine(next(iter(slots.values())), Host()), nodes=len(slots))
     programs = find_programs(os.environ)
     run = Run(
         folder=Path(folder),

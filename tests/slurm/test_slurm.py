@@ -33,7 +33,7 @@ from zerowiz.core.machine.merge import merge_nodes
 from zerowiz.probe.machine.fleet import ask_nodes
 from zerowiz.probe.machine.fleet import argv_for, node_command, pick_transport
 transport = pick_transport(os.environ)
-argv = argv_for(transport, node_command(sys.argv[1:], limit_s=60), os.environ)
+argv = argv_for(transport, node_command(sys.argv[1:], limit_s=60))
 fleet = merge_nodes(ask_nodes(["n1", "n2", "n9"], argv, concurrency=3, deadline_s=60, on_answer=lambda _: None))
 print(json.dumps({
     "transport": transport,

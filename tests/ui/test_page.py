@@ -121,14 +121,14 @@ def grid_of(case: str) -> Grid:
 
 @cache
 def page_of(case: str) -> str:
-    files, result = read_page_files(), planned(case)
+    (style, script), result = read_page_files(), planned(case)
     return document.write(
         result.decided.decision,
         grid_of(case),
         result.remedies,
         ("assumed `$micro_batch 1`",),
-        style=files.style,
-        script=files.script,
+        style=style,
+        script=script,
         version="1",
     )
 

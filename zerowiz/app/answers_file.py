@@ -20,9 +20,7 @@ from zerowiz.app.options import (
     FileUse,
     Layers,
     Options,
-    PlannedMachine,
     TakesScript,
-    Typed,
     added,
     as_words,
     kinds,
@@ -46,17 +44,8 @@ from zerowiz.probe.files import FILE_NAME, read_answers_text
 # Say where each setting of a plan comes from.
 
 
-class SettingOrigin(Struct, frozen=True, kw_only=True):
-    """One setting of a plan, and what decides it."""
-
-    name: str
-    value: object
-    """None where nobody says it, and nothing follows from the rest."""
-    origin: str
-
-
-def find_origins(plan: Plan, layers: Layers) -> tuple[SettingOrigin, ...]:
-    """Every setting of a plan, with what decides it.
+def find_origins(plan: Plan, layers: Layers) -> dict[str, tuple[object, str]]:
+    """Every setting of a plan by its name: its value, None where nothing says it, and its origin.
 
     Args:
         plan: What was decided.
@@ -72,14 +61,10 @@ def find_origins(plan: Plan, layers: Layers) -> tuple[SettingOrigin, ...]:
             *layers.values.values(),
         )
     )
-    return tuple(
-        SettingOrigin(
-            name=name,
-            value=values[name],
-            origin=decided[name].source if name in decided else Origin.DEFAULT.value,
-        )
-        for name in lasting().values()
-    )
+    sources = {name: value.source for name, value in decided.items()}
+    return {
+        name: (values[name], sources.get(name, Origin.DEFAULT.value)) for name in lasting().values()
+    }
 
 
 def _values(plan: Plan) -> Mapping[str, object]:
@@ -310,33 +295,31 @@ def _path_from_here(path: str, folder: Path) -> str:
 # Take from an answers file what nothing that is typed says.
 
 
-def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
+def with_file(typed: Layers, file: AnswersFile, use: FileUse) -> Layers:
     """The layers with what the file says, unless it is for another script.
 
     Args:
-        layers: What is typed.
+        typed: What is typed.
         file: The answers file.
         use: What the command does with it.
     """
-    typed = layers.typed
-    command = _understand(typed)
+    layers, command = typed, _understand(typed)
     named = None if command is None else command.script
     if typed.script is None:
-        layers = _with_script(layers, file, use)
+        layers = _with_script(typed, file, use)
     elif file.script is not None and not _is_same(file, named, command):
         note = f"`{file.name}` is for `{file.script}`, and sets nothing for `{named}`"
         return replace(layers, notes=(*layers.notes, note))
-    skipped = {*typed.values, *_said_otherwise(layers, command)}
+    skipped = {*typed.values, *_said_otherwise(layers, command, is_typed=typed.script is not None)}
     machine = file.values.get("machine")
     is_elsewhere = isinstance(machine, str) and not means_cpu(machine)
     if use.starts_here and is_elsewhere and "machine" not in skipped:
         skipped.add("machine")
-        planned_for = PlannedMachine(name=str(machine), place=file.place("machine"))
-        layers = replace(layers, planned_for=planned_for)
+        layers = replace(layers, planned_for=file.said("machine", machine))
     values = {name: value for name, value in file.values.items() if name not in skipped}
     options = replace(layers.options, **values)  # type: ignore[arg-type]
     said = {name: file.said(name, value) for name, value in values.items()}
-    words = as_words(added(layers.typed.options, options))
+    words = as_words(added(typed.options, options))
     if layers.script is not None and typed.script is None:
         words += [layers.script, *hide_secrets(layers.script_args)]
     what = f"from `{file.name}`: `{shell.join(words)}`" if words else f"`{file.name}` sets nothing"
@@ -345,23 +328,22 @@ def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
     )
 
 
-def _with_script(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
+def _with_script(typed: Layers, file: AnswersFile, use: FileUse) -> Layers:
     """With the script of the file, where the command takes it."""
-    typed = layers.typed
     with_model = use.takes_script is TakesScript.WITHOUT_MODEL and "model" in typed.values
     is_never = use.takes_script is TakesScript.NEVER or typed.options.module
     if file.script is None or is_never or with_model:
-        return layers
+        return typed
     return replace(
-        layers,
+        typed,
         script=file.script,
         script_args=file.script_args,
         options=replace(typed.options, module=file.is_module),
-        values={**layers.values, "script": file.said("script", file.script)},
+        values={**typed.values, "script": file.said("script", file.script)},
     )
 
 
-def _understand(typed: Typed) -> Command | None:
+def _understand(typed: Layers) -> Command | None:
     """The script that is typed, behind another launcher too; what is wrong is said later."""
     try:
         return understand_command(typed.script, typed.script_args, typed.options, SILENT)
@@ -377,11 +359,11 @@ def _is_same(file: AnswersFile, named: str | None, command: Command | None) -> b
     return is_same_kind and posixpath.normpath(file.script) == posixpath.normpath(named)
 
 
-def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
+def _said_otherwise(layers: Layers, command: Command | None, *, is_typed: bool) -> Collection[str]:
     """The settings that another launcher, a word after the script, or a config says."""
     names = set(said_by_config(layers.options))
     script, words, options = layers.script, layers.script_args, layers.options
-    if layers.typed.script is not None:
+    if is_typed:
         if command is None:
             return names
         said = command.options
@@ -525,7 +507,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 def ask_anew(layers: Layers) -> Conversation:
     """What a conversation starts with: what the file answers is asked anew."""
-    by_file = {name for name in layers.values if name not in layers.typed.values}
+    by_file = {name for name, value in layers.values.items() if value.origin is Origin.FILE}
     asked = {*(question.key for question in QUESTIONS), "objective"} & by_file - {
         "script",
         "config",
@@ -535,7 +517,7 @@ def ask_anew(layers: Layers) -> Conversation:
     default = OWN_MICRO_BATCH if "micro_batch" in values else None
     if goal := before.pop("objective", default):
         before["goal"] = goal
-    typed = {name: getattr(layers.typed.options, name) for name in asked}
+    typed = {name: getattr(Options(), name) for name in asked}
     is_gone = "script" in by_file and not Path(str(layers.script)).is_file()
     is_gone = is_gone and not layers.options.module
     return Conversation(

@@ -510,5 +510,5 @@ def check(
     context = find_context(reader, world_size, None, None, version)
     if machine is not None:
         context = on_machine(context, _find(machine, _named(machine, Options())))
-    reports = (check_file(file, schema, context).report for file in configs.configs)
+    reports = (check_file(file, schema, context) for file in configs.configs)
     return tuple(finding for report in reports for finding in report.findings)

@@ -25,16 +25,6 @@ from zerowiz.probe.package_data import read_bad_releases, read_version
 _VERSION = re.compile(r"\d+\.\d+.*")
 
 
-class CheckedConfig(Struct, frozen=True, kw_only=True):
-    """What was found in one config, and what was done to its file."""
-
-    report: FileReport
-    fixed: tuple[Finding, ...] = ()
-    """What was fixed in the file, at the places where it stood."""
-    not_fixable: bool = False
-    """Whether fixes were wanted, and the file is of a kind that is not changed."""
-
-
 def choose_version(version: str | None) -> str | None:
     """The given version of DeepSpeed, else the installed one; None if there is none.
 
@@ -117,7 +107,7 @@ def find_configs(paths: Sequence[str], schema: Schema, *at: Callable[[str], None
 
 def check_file(
     config: ConfigText | AccelerateFile, schema: Schema, context: Context, *, fix: bool = False
-) -> CheckedConfig:
+) -> FileReport:
     """Check one config, or one file of Accelerate that names one.
 
     Args:
@@ -143,5 +133,5 @@ def check_file(
         findings, fixed = result.findings, result.fixed
         if fixed:
             rewrite_file(Path(config.path), result.text)
-    report = FileReport(path=config.path, findings=findings)
-    return CheckedConfig(report=report, fixed=fixed, not_fixable=fix and bool(findings))
+    not_fixable = fix and bool(findings)
+    return FileReport(path=config.path, findings=findings, fixed=fixed, not_fixable=not_fixable)

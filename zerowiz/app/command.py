@@ -13,6 +13,7 @@ from zerowiz.app.options import Options, as_words, changed_by, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.model import check_model
 from zerowiz.app.resolve.resolved_job import config_file, lr_needed
+from zerowiz.app.resolve.workload import check_local_rank, check_words
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.launch.other_launchers import (
@@ -155,68 +156,37 @@ def _describe(other: OtherCommand, settled: Options) -> str:
 DEFAULT_SCRIPT = "train.py"
 
 
-class FoundScript(Struct, frozen=True, kw_only=True):
-    """The script that is meant."""
-
-    path: str
-    """Of a module, its name."""
-    is_module: bool = False
-    script_args: tuple[str, ...] = ()
+def find_script(command: Command) -> str | None:
+    """The script that is meant, or the module; None where none is."""
+    default = DEFAULT_SCRIPT if Path(DEFAULT_SCRIPT).is_file() else None
+    return command.script or default
 
 
-def find_script(
-    script: str | None, script_args: Sequence[str], options: Options
-) -> FoundScript | None:
-    """The script that is meant; None where none is.
-
-    Args:
-        script: As it was named, if it was.
-        script_args: The words after it.
-        options: What was said.
-    """
-    if script is not None:
-        is_module = options.module
-        return FoundScript(path=script, is_module=is_module, script_args=tuple(script_args))
-    return FoundScript(path=DEFAULT_SCRIPT) if Path(DEFAULT_SCRIPT).is_file() else None
-
-
-def read_found(script: FoundScript, options: Options) -> ScriptRun:
-    """Read a script, once it is sure that some config can reach it.
-
-    Args:
-        script: The script.
-        options: What the person says.
+def read_to_launch(script: str, command: Command) -> ScriptRun:
+    """Read a script, once it is sure that some config can reach it, and that `launch` takes it.
 
     Raises:
-        ZerowizError: It cannot be read, or no config can reach it; nobody is asked anything then.
+        ZerowizError: It cannot be read, or is refused; nobody is asked anything then.
     """
-    facts = read_named(script.path, script.script_args, is_module=script.is_module)
-    facts = with_config_via(facts, options.config_via, options.integration)
-    run = ScriptRun(facts, script.script_args)
-    require_reachable(run, options)
+    run = read_as_said(script, command.script_args, command.options)
+    require_reachable(run, command.options)
+    check_words(run)
+    check_local_rank(run)
     return run
 
 
-def read_named(script: str, script_args: Sequence[str] = (), *, is_module: bool) -> ScriptFacts:
-    """The facts of a script, or of the file of a module.
-
-    Raises:
-        ZerowizError: It cannot be read.
-    """
-    if not is_module:
-        return read_script(Path(script), script_args)
-    file = find_module_file(script, os.environ)
-    # `python -m` imports from the working folder first.
-    return replace(read_script(file, script_args, Path()), module=script)
-
-
 def read_as_said(script: str, script_args: Sequence[str], options: Options) -> ScriptRun:
-    """As `read_named`, with what the person says of how a config reaches the script.
+    """A script, or the file of a module, as the person says that a config reaches it.
 
     Raises:
         ZerowizError: It cannot be read, or shows that this is not so.
     """
-    facts = read_named(script, script_args, is_module=options.module)
+    if options.module:
+        # `python -m` imports from the working folder first.
+        read = read_script(find_module_file(script, os.environ), script_args, Path())
+        facts = replace(read, module=script)
+    else:
+        facts = read_script(Path(script), script_args)
     facts = with_config_via(facts, options.config_via, options.integration)
     return ScriptRun(facts, script_args)
 

@@ -29,7 +29,13 @@ from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.script.facts import Convention
-from zerowiz.core.script.settings import ScriptRun, can_be_given, check_method, facts_of
+from zerowiz.core.script.settings import (
+    ScriptRun,
+    can_be_given,
+    check_method,
+    facts_of,
+    settings_of,
+)
 from zerowiz.core.settings import Change
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
@@ -427,7 +433,9 @@ def note_settled(plan: Plan, reporter: Reporter) -> None:
     for note in _choice_notes(plan):
         reporter.note(note)
     if plan.resolved.settled:
-        reporter.note(assumptions.settled(plan.resolved.settled, plan.resolved.copied))
+        file = None if plan.script is None else plan.script.facts.settings_file
+        copied = file.path if file is not None and file.is_whole else None
+        reporter.note(assumptions.settled(plan.resolved.settled, copied))
     if (changed := change_by_options(plan)) is not None:
         reporter.note(assumptions.batch_by_options(*changed))
     if unused := _unused_configs(plan, plan.strategy):
@@ -455,7 +463,7 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
         if not can_keep:
             kept = decide(replace(job, workload=plan.own_step), plan.resolved.constraints)
             can_keep = kept.chosen is not None
-        by_script = plan.resolved.has_own_batch
+        by_script = settings_of(plan.script).micro_batch is not None
         yield choice.chosen_step(before, searched.choice, by_script=by_script, can_keep=can_keep)
     if searched.clearly_faster is not None:
         yield choice.clearly_faster(searched.clearly_faster, searched.choice)
@@ -464,7 +472,7 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
 def note_basis(plan: Plan, reporter: Reporter, beside: Plan | None = None) -> None:
     """Note what a result rests on, but for what a plan beside it assumes as well."""
     known = () if beside is None else beside.resolved.assumed
-    for note in find_basis(plan.resolved, plan.options.model, plan.options.config, known):
+    for note in find_basis(plan.resolved, known):
         reporter.note(note)
 
 

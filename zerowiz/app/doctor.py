@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from zerowiz.app.ask import answer, by_default_of, open_questions
-from zerowiz.app.command import Command, FoundScript, find_script, read_found, understand_command
+from zerowiz.app.command import Command, find_script, read_to_launch, understand_command
 from zerowiz.app.decide import Plan, note_basis, plan_options, require_strategy
 from zerowiz.app.launch.start import check_any_job, deliver_plan, preflight_input
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
@@ -16,9 +16,7 @@ from zerowiz.app.plan_files import note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.workload import (
     check_accounting,
-    check_local_rank,
     check_own_config,
-    check_words,
 )
 from zerowiz.core.findings import Finding, Rule, found
 from zerowiz.core.launch.plan import Programs, launch_env
@@ -84,8 +82,10 @@ def find_preflight_findings(
     file = _find_script(command, reporter)
     run = None
     if file is not None:
-        run = refusals.attempt(SCRIPT_REFUSED, lambda: _read_script(file, options))
-    node = None if _is_before_srun() else find_node(options)
+        run = refusals.attempt(SCRIPT_REFUSED, lambda: read_to_launch(file, command))
+    # In a batch script or a shell of salloc, `srun` starts zerowiz on the nodes later.
+    is_before_srun = "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ
+    node = None if is_before_srun else find_node(options)
     options = with_node(options, node)
     programs = refusals.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
     machine = refusals.attempt(NO_MACHINE, lambda: _find_machine(options, reporter))
@@ -103,26 +103,14 @@ def find_preflight_findings(
         return (*refusals.findings, *examine(inputs))
 
 
-def _find_script(command: Command, reporter: Reporter) -> FoundScript | None:
+def _find_script(command: Command, reporter: Reporter) -> str | None:
     """The script that was named, or that a launch would take."""
     if command.script is None and command.options.model is not None:
         return None
-    script = find_script(command.script, command.script_args, command.options)
+    script = find_script(command)
     if command.script is None and script is not None:
-        reporter.note(f"checking `{script.path}`, the script that `zerowiz launch` would start")
+        reporter.note(f"checking `{script}`, the script that `zerowiz launch` would start")
     return script
-
-
-def _read_script(script: FoundScript, options: Options) -> ScriptRun:
-    run = read_found(script, options)
-    check_words(run)
-    check_local_rank(run)
-    return run
-
-
-def _is_before_srun() -> bool:
-    """In a batch script or a shell of salloc: `srun` starts zerowiz on the nodes later."""
-    return "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ
 
 
 def _find_machine(options: Options, reporter: Reporter) -> Machine:

@@ -38,7 +38,7 @@ from zerowiz.errors import (
     UsageError,
     ZerowizError,
 )
-from zerowiz.probe.files import FILE_NAME
+from zerowiz.probe.files import FILE_NAME, find_answers_file
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun
@@ -405,47 +405,16 @@ class FileUse(Struct, frozen=True, kw_only=True):
     """Whether its job starts on this machine, whatever other one was planned for."""
 
 
-class Typed(Struct, frozen=True, kw_only=True):
-    """What is said on the command line, and by variables of the environment."""
-
-    options: Options
-    values: Mapping[str, SettingValue]
-    """What is said, by the name of its setting."""
-    script: str | None
-    script_args: tuple[str, ...]
-
-
-class PlannedMachine(Struct, frozen=True, kw_only=True):
-    """Another machine, which the answers file names."""
-
-    name: str
-    place: str
-    """Where it is said."""
-
-    def hints(self, error: ZerowizError, command: str) -> tuple[str, ...]:
-        """Where the job was meant to run, where this machine cannot run it."""
-        if not isinstance(error, NoGpuHereError | NothingFitsError):
-            return ()
-        return (
-            (
-                f"{self.place} plans for `{self.name}`, and `{command}` starts on this "
-                f"machine: copy this folder there, and run `{command}`"
-            ),
-            "to see that plan from here: `zerowiz plan`",
-        )
-
-
 class Layers(Struct, frozen=True, kw_only=True):
     """All that is said of a job, and by what."""
 
-    typed: Typed
     options: Options
     script: str | None
     script_args: tuple[str, ...]
     values: Mapping[str, SettingValue]
     """What is said, by the name of its setting; `script` is among them if the file names it."""
-    planned_for: PlannedMachine | None = None
-    """What the file plans for, where the job starts on this machine instead."""
+    planned_for: SettingValue | None = None
+    """The machine of the file, where the job starts on this one instead."""
     notes: tuple[str, ...] = ()
 
     def hints(self, error: ZerowizError, command: str, typed: str) -> tuple[str, ...]:
@@ -456,7 +425,16 @@ class Layers(Struct, frozen=True, kw_only=True):
             command: As it was typed, without its options.
             typed: The whole of it.
         """
-        elsewhere = () if self.planned_for is None else self.planned_for.hints(error, command)
+        elsewhere: tuple[str, ...] = ()
+        if self.planned_for is not None and isinstance(error, NoGpuHereError | NothingFitsError):
+            elsewhere = (
+                (
+                    f"{self.planned_for.source} plans for `{self.planned_for.value}`, and "
+                    f"`{command}` starts on this machine: copy this folder there, and run "
+                    f"`{command}`"
+                ),
+                "to see that plan from here: `zerowiz plan`",
+            )
         hints = error.hints
         if isinstance(error, PreflightError) and error.login_node_of is not None:
             hints = (*self._in_a_job(error.login_node_of, command, typed), *hints[1:])
@@ -495,6 +473,36 @@ class Layers(Struct, frozen=True, kw_only=True):
 
 
 _NAMED = re.compile(r"\$([a-z][a-z_]*)")
+
+
+def join_layers(typed: Layers, use: FileUse) -> Layers:
+    """What is said now, with what the answers file says, where nothing else does.
+
+    What is said first counts: an option, a variable `ZEROWIZ_...`, the file; then what the script
+    or the machine shows, then a default.
+
+    Args:
+        typed: What is said on the command line, and by variables of the environment.
+        use: What the command does with a file.
+
+    Raises:
+        ZerowizError: There is a file, and it cannot be used.
+    """
+    by_variable = [v for v in typed.values.values() if v.origin is Origin.ENVIRONMENT]
+    words = as_words(Options(**{value.name: value.value for value in by_variable}))  # type: ignore[arg-type]
+    if words:
+        names = ", ".join(value.source for value in by_variable)
+        typed = replace(typed, notes=(f"from {names}: `{shell.join(words)}`",))
+    options = typed.options
+    path = None if options.isolated else find_answers_file(typed.script, options.output_dir)
+    if path is None:
+        return typed
+    from zerowiz.app.answers_file import (  # noqa: PLC0415 - most folders have none
+        read_answers_file,
+        with_file,
+    )
+
+    return with_file(typed, read_answers_file(path), use)
 
 
 class RunQuestion(Struct, frozen=True, kw_only=True):

@@ -87,14 +87,14 @@ def write_page(plan: Plan, path: Path, reporter: Reporter) -> None:
     file = PlannedFile(path=str(path), text="", elsewhere=elsewhere)
     # A page takes a second: what is in its way is said at once.
     refuse_loss(file, force=plan.options.force)
-    files = read_page_files()
+    style, script = read_page_files()
     text = page.write(
         plan.decision,
         find_grid(plan, reporter),
         plan.remedies,
-        find_basis(plan.resolved, plan.options.model, plan.options.config),
-        style=files.style,
-        script=files.script,
+        find_basis(plan.resolved),
+        style=style,
+        script=script,
         version=__version__,
     )
     write_files([replace(file, text=text)], force=plan.options.force)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from zerowiz.core import shell
-from zerowiz.core.job_end import FILE_NAME, AttemptSummary, RunSummary, measure_run, parse_record
+from zerowiz.core.job_end import FILE_NAME, RunSummary, measure_run, parse_record
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.emit.processes import read_measured
 from zerowiz.errors import UsageError, ZerowizError
@@ -53,11 +53,14 @@ def read_run(folder: Path) -> RunSummary:
             _WRITTEN_ANEW,
         ) from error
     attempts = tuple(
-        attempt if attempt.end else _with_steps(attempt) for attempt in summary.attempts
+        attempt
+        if attempt.end
+        else replace(
+            attempt,
+            measured=measure_run(
+                read_measured(Path(attempt.logs)).values(), attempt.predicted.memory
+            ),
+        )
+        for attempt in summary.attempts
     )
     return replace(summary, attempts=attempts)
-
-
-def _with_steps(attempt: AttemptSummary) -> AttemptSummary:
-    reports = read_measured(Path(attempt.logs)).values()
-    return replace(attempt, measured=measure_run(reports, attempt.predicted.memory))

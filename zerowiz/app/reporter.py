@@ -80,28 +80,18 @@ class LaunchReporter(Reporter, Protocol):
         """What is tried next."""
 
 
-class _UnseenWait:
-    """Shows nothing."""
-
-    def at(self, what: str) -> None:
-        """Nobody looks."""
-
-    def done(self, name: str) -> None:
-        """Nobody counts."""
-
-
 class SilentReporter:
     """Says nothing: for Python code that calls a use case."""
 
     def _ignore(self, *_said: object, **_named: object) -> None:
         """Nobody listens."""
 
-    note = event = error = script = decision = strategies = losses = _ignore
+    note = event = error = script = decision = strategies = losses = at = done = _ignore
 
     def wait(self, label: str, total: int | None = None) -> AbstractContextManager[Wait]:
         """Nobody waits."""
         del label, total
-        return nullcontext(_UnseenWait())
+        return nullcontext(self)
 
 
 SILENT: Reporter = SilentReporter()

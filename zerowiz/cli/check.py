@@ -9,7 +9,6 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.app.check import (
-    CheckedConfig,
     check_file,
     choose_version,
     find_configs,
@@ -91,10 +90,13 @@ def check(
     is_shown = not (quiet or as_json or as_sarif)
     with TerminalWait("looking for configs", sys.stderr if is_shown else None) as wait:
         configs = find_configs(words, known, wait.at)
-    checked = [check_file(config, known, context, fix=fix) for config in configs.configs]
-    reports = [file.report for file in checked]
-    if not quiet:
-        _note_fixes(checked)
+    reports = [check_file(config, known, context, fix=fix) for config in configs.configs]
+    for report in () if quiet else reports:
+        if report.not_fixable:
+            path = report.path
+            note(f"`--fix` changes JSON only: fix {path} by hand, at the lines below", sys.stderr)
+        if report.fixed:
+            check_text.fixed(report.path, report.fixed, sys.stderr)
     if as_json:
         write_json(encode_reports(reports, configs.unreadable))
     elif as_sarif:
@@ -109,15 +111,6 @@ def check(
         raise typer.Exit(ExitCode.CHECK_FOUND_ERRORS)
     if configs.unreadable:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def _note_fixes(configs: Sequence[CheckedConfig]) -> None:
-    for checked in configs:
-        if checked.not_fixable:
-            path = checked.report.path
-            note(f"`--fix` changes JSON only: fix {path} by hand, at the lines below", sys.stderr)
-        if checked.fixed:
-            check_text.fixed(checked.report.path, checked.fixed, sys.stderr)
 
 
 def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> None:

@@ -14,13 +14,12 @@ from zerowiz.app.options import (
     FileUse,
     Layers,
     Options,
-    Typed,
     choices_of,
+    join_layers,
     kinds,
     rows,
     variable_of,
 )
-from zerowiz.app.precedence import join_layers
 from zerowiz.cli.completion import complete_setting
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import shell
@@ -107,7 +106,7 @@ def _join(
             source=row.on if origin is Origin.OPTION else str(variable_of(name)),
         )
     script, args = given.get("script"), given.get("args")
-    typed = Typed(
+    typed = Layers(
         options=options,
         values=values,
         script=None if script is None else str(script),

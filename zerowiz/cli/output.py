@@ -14,7 +14,6 @@ from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.launch.provenance import encode_machine_change
 
 if TYPE_CHECKING:
-    from zerowiz.app.answers_file import SettingOrigin
     from zerowiz.core.catalog import PlannedRun
 
 
@@ -27,7 +26,7 @@ def write_plan(
     env: Mapping[str, str] | None = None,
     run: "PlannedRun | None" = None,
     limits: Sequence[Limit] | None = None,
-    origins: "Sequence[SettingOrigin] | None" = None,
+    origins: Mapping[str, tuple[object, str]] | None = None,
 ) -> None:
     """The contract's object of what was decided, with what has changed since an earlier plan."""
     content = encode_plan(plan, command, env, run, limits)
@@ -35,18 +34,16 @@ def write_plan(
     if change is not None:
         content["machine_change"] = encode_machine_change(change)
     if origins is not None:
-        content["origins"] = {origin.name: _origin(origin) for origin in origins}
+        content["origins"] = {
+            name: {"value": str(value) if isinstance(value, Path) else value, "origin": origin}
+            for name, (value, origin) in origins.items()
+        }
     # As `write_json`, eight times faster: only without an indent does json use its C encoder.
     text = json.dumps(content)
     try:
         write_json_text(msgspec.json.format(text, indent=2))
     except msgspec.DecodeError:  # it names a path that is no UTF-8, which json alone writes
         write_json(json.loads(text))
-
-
-def _origin(setting: "SettingOrigin") -> dict[str, object]:
-    value = setting.value
-    return {"value": str(value) if isinstance(value, Path) else value, "origin": setting.origin}
 
 
 @contextmanager

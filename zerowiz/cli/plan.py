@@ -206,7 +206,7 @@ def _show_plan(
             from zerowiz.ui.show import origins as show_origins  # noqa: PLC0415 - as above
 
             show_origins(
-                [(origin.name, origin.value, origin.origin) for origin in origins], sys.stdout
+                [(name, value, origin) for name, (value, origin) in origins.items()], sys.stdout
             )
     if shown.html is not None:
         from zerowiz.app.pictures import write_page  # noqa: PLC0415 - most plans write nothing

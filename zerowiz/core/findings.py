@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.structs import decode
 from zerowiz.core.workload import Precision
 from zerowiz.errors import page_of
 
@@ -150,19 +149,6 @@ class BadRelease(Struct, frozen=True, kw_only=True):
     def words(self) -> str:
         """What happens, and who says so."""
         return f"{self.harm} ({', '.join(self.sources)})"
-
-
-class _Table(Struct, frozen=True, kw_only=True):
-    releases: tuple[BadRelease, ...]
-
-
-def decode_bad_releases(value: object) -> tuple[BadRelease, ...]:
-    """The rows of `data/bad_releases.json`.
-
-    Raises:
-        UsageError: A row lacks a key, or a key has another type; the message names it.
-    """
-    return decode(_Table, value, "table of releases").releases
 
 
 def parse_release(version: str | None) -> tuple[int, ...]:

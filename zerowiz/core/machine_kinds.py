@@ -15,7 +15,7 @@ from zerowiz.core.machine.names import (
     own_name,
 )
 from zerowiz.core.machine.spec import instance_node, parse_spec
-from zerowiz.core.machine.types import Machine, Network, NetworkKind, with_nodes
+from zerowiz.core.machine.types import Machine, Network, NetworkKind
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import UsageError
 
@@ -172,12 +172,12 @@ class MachineKind(Struct, frozen=True, kw_only=True):
         if self.instance is not None:
             return MachineCandidate(
                 name=f"{many}{self.instance.name}",
-                machine=with_nodes(instance_node(self.instance, table), size.nodes),
+                machine=replace(instance_node(self.instance, table), nodes=size.nodes),
                 size=size,
                 instance=self.instance.name,
             )
         node = f"{size.gpus}x{own_name(self.gpu, table)}"
-        machine = with_nodes(parse_spec(node, table), size.nodes)
+        machine = replace(parse_spec(node, table), nodes=size.nodes)
         if size.nodes == 1:
             return MachineCandidate(name=node, machine=machine, size=size)
         return MachineCandidate(

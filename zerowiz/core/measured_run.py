@@ -11,7 +11,14 @@ from msgspec import Struct, structs
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.job import Job
-from zerowiz.core.job_end import Cause, JobEnd, SteadyStep, samples_of, steady_step
+from zerowiz.core.job_end import (
+    Cause,
+    JobEnd,
+    SteadyStep,
+    error_of,
+    samples_of,
+    steady_step,
+)
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.speed.costs import (
     COSTS,
@@ -24,36 +31,6 @@ from zerowiz.core.speed.costs import (
     calibrate,
 )
 from zerowiz.core.structs import encode, replace
-
-
-class Compared(Struct, frozen=True, kw_only=True):
-    """A predicted and a measured size."""
-
-    name: str
-    predicted_bytes: int | None
-    measured_bytes: int | None
-
-    @property
-    def error(self) -> float | None:
-        """Signed, as a fraction of what was measured."""
-        if not self.measured_bytes or self.predicted_bytes is None:
-            return None
-        return (self.predicted_bytes - self.measured_bytes) / self.measured_bytes
-
-
-class ComparedStep(Struct, frozen=True, kw_only=True):
-    """A predicted and a measured time of an optimizer step."""
-
-    predicted: StepTime | None
-    measured: SteadyStep | None
-
-    @property
-    def error(self) -> float | None:
-        """Signed, as a fraction of what was measured."""
-        if self.predicted is None or self.measured is None:
-            return None
-        return self.predicted.expected_seconds / self.measured.seconds - 1
-
 
 _OUT_OF_MEMORY = {Cause.CUDA_OOM: "GPU", Cause.HOST_OOM: "host"}
 
@@ -80,18 +57,26 @@ class ScriptMeasurement(Struct, frozen=True, kw_only=True):
         return [samples_of(rank) for rank in self.ranks]
 
     @property
-    def step(self) -> ComparedStep:
+    def steady(self) -> SteadyStep | None:
         """The time of a step: with whatever the script does between two of them."""
-        return ComparedStep(predicted=self.planned.step_time, measured=steady_step(self.samples))
+        return steady_step(self.samples)
 
     @property
-    def peak(self) -> Compared:
-        """Of the rank that held most."""
+    def step_seconds(self) -> tuple[float | None, float | None]:
+        """Of a step, predicted and measured."""
+        planned, steady = self.planned.step_time, self.steady
+        return (
+            None if planned is None else planned.expected_seconds,
+            None if steady is None else steady.seconds,
+        )
+
+    @property
+    def peak_bytes(self) -> tuple[int | None, int | None]:
+        """Of the rank that held most, predicted and measured."""
         peaks = [peak for rank in self.ranks if (peak := _measured_peak_bytes(rank))]
         measured = max(peaks) if len(peaks) == len(self.ranks) else None
         # It ends with its steps, before it evaluates.
-        predicted = self.planned.estimate.training_peak_bytes
-        return Compared(name="peak", predicted_bytes=predicted, measured_bytes=measured)
+        return self.planned.estimate.training_peak_bytes, measured
 
     @property
     def on_cpu(self) -> bool:
@@ -119,7 +104,7 @@ def _measured_peak_bytes(rank: Mapping[str, object]) -> int | None:
 
 def encode_script_run(run: ScriptMeasurement) -> dict[str, object]:
     """The run as `measure --json` says it."""
-    step = run.step
+    (predicted, measured), times = run.peak_bytes, run.step_seconds
     return {
         "name": run.name,
         "strategy": run.planned.strategy.name,
@@ -127,15 +112,9 @@ def encode_script_run(run: ScriptMeasurement) -> dict[str, object]:
         "status": run.end.status,
         "steps": run.steps,
         "ranks": [dict(rank) for rank in run.ranks],
-        "measured": {
-            "peak_bytes": run.peak.measured_bytes,
-            "step_seconds": None if step.measured is None else step.measured.seconds,
-        },
-        "predicted": {
-            "peak_bytes": run.peak.predicted_bytes,
-            "step_seconds": None if step.predicted is None else step.predicted.expected_seconds,
-        },
-        "error": {"peak": run.peak.error, "step_seconds": step.error},
+        "measured": {"peak_bytes": measured, "step_seconds": times[1]},
+        "predicted": {"peak_bytes": predicted, "step_seconds": times[0]},
+        "error": {"peak": error_of(predicted, measured), "step_seconds": error_of(*times)},
     }
 
 
@@ -239,7 +218,7 @@ def keep_run(
         formulas: Those that predict it.
         before: What is kept of the machine: its host's speed is the mean of all readings.
     """
-    step = run.step.measured
+    step = run.steady
     retried = any(rank.get("allocator_retries") for rank in run.ranks)
     if run.end.status != 0 or step is None or retried:
         return None

@@ -6,11 +6,11 @@ import hashlib
 import os
 import stat
 import struct
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 
 from zerowiz.core import shell
 from zerowiz.core.launch.provenance import (
@@ -77,20 +77,17 @@ def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
         # A job that replaces the plan file leaves the marker first: it is looked for once more.
         if _is_of_plan(path, there) or _marker(path, there).exists():
             continue
-        losses.append(_lost(file, there))
+        losses.append(
+            LostEdit(
+                path=file.path,
+                there=there,
+                wanted=file.text,
+                copy_of=file.copy_of,
+                # Edits that do not contradict the plan would not be lost.
+                conflicts=file.conflicts if there == file.takes_over else (),
+            )
+        )
     return tuple(losses)
-
-
-def _lost(file: PlannedFile, there: bytes) -> LostEdit:
-    # Edits that do not contradict the plan would not be lost.
-    conflicts = file.conflicts if there == file.takes_over else ()
-    return LostEdit(
-        path=file.path,
-        there=there,
-        wanted=file.text,
-        copy_of=file.copy_of,
-        conflicts=conflicts,
-    )
 
 
 def _read_there(file: PlannedFile) -> bytes | None:
@@ -153,13 +150,13 @@ def write_whole(link: Path, content: bytes, mode: int | None = None) -> None:
     """
     path = Path(os.path.realpath(link))  # Path.resolve() raises no OSError on a loop before 3.13
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        flags, made = os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600
+        with os.fdopen(os.open(temporary, flags, made), "wb") as stream:
             stream.write(content)
-        # mkstemp makes private files; a config is for the whole job's user group.
-        temporary.chmod(0o666 & ~_umask() if mode is None else mode)
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -168,12 +165,6 @@ def write_whole(link: Path, content: bytes, mode: int | None = None) -> None:
 
 def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -28,6 +28,7 @@ from zerowiz.emit.processes import (
     Connections,
     adopt_orphans,
     end_job,
+    handling,
     is_alive,
     read_children,
     read_pid_namespace,
@@ -45,26 +46,10 @@ from zerowiz.errors import PreflightError
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """Collect the numbers of the signals that ask for an end, in a list that grows.
-
-    A signal that was ignored before stays ignored.
-    """
+    """Collect the numbers of the signals that ask for an end, in a list that grows."""
     received: list[int] = []
-
-    def note(number: int, _frame: object) -> None:
-        received.append(number)
-
-    caught = [
-        ending_signal
-        for ending_signal in ENDING_SIGNALS
-        if signal.getsignal(ending_signal) != signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, note) for number in caught}
-    try:
+    with handling(ENDING_SIGNALS, lambda number, _frame: received.append(number)):
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def ignore_signals() -> None:
@@ -368,22 +353,14 @@ def supervise(
 @contextmanager
 def _signals() -> Iterator[int]:
     """A descriptor on which the numbers of the signals arrive; an ignored signal stays ignored."""
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    os.set_blocking(writer, False)
-    caught = [
-        forwarded_signal
-        for forwarded_signal in FORWARDED_SIGNALS
-        if signal.getsignal(forwarded_signal) != signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, _note) for number in (*caught, signal.SIGCHLD)}
-    wakeup_before = signal.set_wakeup_fd(writer)
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        yield reader
+        # Python writes the number to the wake-up descriptor: there is nothing more to do.
+        with handling((*FORWARDED_SIGNALS, signal.SIGCHLD), lambda _number, _frame: None):
+            wakeup_before = signal.set_wakeup_fd(writer)
+            yield reader
     finally:
         signal.set_wakeup_fd(wakeup_before)
-        for forwarded, handler in before.items():
-            signal.signal(forwarded, handler)
         unread = b""
         with suppress(BlockingIOError):
             unread = os.read(reader, 1024)
@@ -392,10 +369,6 @@ def _signals() -> Iterator[int]:
         for number in unread:
             if number in ENDING_SIGNALS:
                 os.kill(os.getpid(), number)
-
-
-def _note(_number: int, _frame: object) -> None:
-    """Do nothing: Python writes the number to the wake-up descriptor."""
 
 
 def _ignore_user_signals() -> None:

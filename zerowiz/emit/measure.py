@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from zerowiz.core.job_end import JobEnd
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.emit.files import release, write_held
 from zerowiz.emit.job import Watch, supervise
+from zerowiz.emit.processes import handling
 
 # `worker/measured_script.py` reads it.
 STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
@@ -58,19 +58,15 @@ def _drop_shared_memory(port: int | None) -> None:
         buffer.unlink(missing_ok=True)
 
 
-def _ask_to_end(_number: int, _frame: FrameType | None) -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 @contextmanager
 def _deadline(seconds: int) -> Iterator[None]:
-    before = signal.signal(signal.SIGALRM, _ask_to_end)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    pid = os.getpid()
+    with handling([signal.SIGALRM], lambda _number, _frame: os.kill(pid, signal.SIGTERM)):
+        signal.alarm(seconds)
+        try:
+            yield
+        finally:
+            signal.alarm(0)
 
 
 @contextmanager

@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from msgspec import Struct
@@ -257,6 +258,27 @@ def _words(pid: int) -> list[str]:
     return text.split("\0")
 
 
+@contextmanager
+def handling(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """Within, a function hears of these signals; one that is ignored, as by `nohup`, stays so.
+
+    But for SIGCHLD: where that is ignored, nobody can wait for a child.
+    """
+    caught = [
+        number
+        for number in numbers
+        if number is signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, handler) for number in caught}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 # End as Ctrl-C does where another signal asks for it, so that nothing is left behind.
 
 # A terminal that is closed, and `kill` without a number.
@@ -265,24 +287,16 @@ _ENDING = (signal.SIGHUP, signal.SIGTERM)
 
 @contextmanager
 def ending_as_ctrl_c() -> Iterator[None]:
-    """Within, a signal that asks for an end raises KeyboardInterrupt, once.
-
-    A signal that was ignored before, as `nohup` does it, stays ignored.
-    """
-    caught = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    """Within, a signal that asks for an end raises KeyboardInterrupt, once."""
 
     def interrupt(_number: int, _frame: object) -> NoReturn:
-        for number in caught:
+        for number in _ENDING:
             # What is done about the first is not to be broken off by a second.
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in caught}
-    try:
+    with handling(_ENDING, interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 ATTEMPT_VARIABLE = "ZEROWIZ_ATTEMPT"

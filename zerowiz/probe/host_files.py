@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -47,30 +46,8 @@ class Space(Struct, frozen=True, kw_only=True):
     """`MAJOR:MINOR`, as /sys/dev/block names it; major 0 is no block device (overlay, NFS)."""
 
 
-class Files(Protocol):
-    """What the probes ask of a host. Paths start at its root, without a slash: `proc/meminfo`."""
-
-    def text(self, path: str) -> str | None:
-        """The content of a file; `None` where it is missing or cannot be read."""
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """The names in a folder, sorted; empty where it is missing or cannot be read."""
-
-    def real(self, path: str) -> str | None:
-        """The path with every symbolic link resolved; `None` where it is missing."""
-
-    def space(self, path: str) -> Space | None:
-        """The size of the file system under a path; `None` where the path is missing."""
-
-    def opens(self, path: str) -> bool:
-        """Whether this process may read and write a file."""
-
-    def python_call_seconds(self) -> float | None:
-        """What a call takes in Python on the host; `None` where nobody can tell."""
-
-
-class HostFiles(Struct, frozen=True, kw_only=True):
-    """The files of this host."""
+class Files(Struct, frozen=True, kw_only=True):
+    """The files of this host. Paths start at its root, without a slash: `proc/meminfo`."""
 
     root: Path = Path("/")
     """The host's root; tests build a whole host in a folder."""
@@ -81,21 +58,21 @@ class HostFiles(Struct, frozen=True, kw_only=True):
         return self.folder if path == FOLDER else self.root / path
 
     def text(self, path: str) -> str | None:
-        """As `Files.text`."""
+        """The content of a file; `None` where it is missing or cannot be read."""
         try:
             return read_named(self._path(path), _MOST_BYTES).decode("utf-8", "replace")
         except OSError:
             return None
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """As `Files.names`."""
+        """The names in a folder, sorted; empty where it is missing or cannot be read."""
         try:
             return tuple(sorted(entry.name for entry in self._path(folder).iterdir()))
         except OSError:
             return ()
 
     def real(self, path: str) -> str | None:
-        """As `Files.real`."""
+        """The path with every symbolic link resolved; `None` where it is missing."""
         try:
             # Path.resolve() raises no OSError on a loop before Python 3.13.
             resolved = Path(os.path.realpath(self._path(path), strict=True))
@@ -104,7 +81,7 @@ class HostFiles(Struct, frozen=True, kw_only=True):
             return None
 
     def space(self, path: str) -> Space | None:
-        """As `Files.space`."""
+        """The size of the file system under a path; `None` where the path is missing."""
         try:
             system = os.statvfs(self._path(path))
             device = self._path(path).stat().st_dev
@@ -117,11 +94,11 @@ class HostFiles(Struct, frozen=True, kw_only=True):
         )
 
     def opens(self, path: str) -> bool:
-        """As `Files.opens`."""
+        """Whether this process may read and write a file."""
         return os.access(self._path(path), os.R_OK | os.W_OK)
 
     def python_call_seconds(self) -> float | None:
-        """As `Files.python_call_seconds`."""
+        """What a call takes in Python on the host; `None` where nobody can tell."""
         return time_python_call(time.perf_counter)
 
 

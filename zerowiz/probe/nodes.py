@@ -12,16 +12,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from zerowiz.core.launch.job_nodes import (
-    OPEN_FILE,
-    AttemptSpec,
-    Join,
-    NodeRank,
-    OpenRendezvous,
-    attempt_name,
-    expand_hosts,
-    join_name,
-)
+from zerowiz.core.launch.job_nodes import NodeRank, expand_hosts
 from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.files import read_named_text
@@ -307,45 +298,12 @@ def _key(*parts: str) -> str:
 _Value = TypeVar("_Value")
 
 
-def read_open_rendezvous(folder: Path) -> OpenRendezvous | None:
-    """The newest rendezvous that a node 0 has opened; None if there is none.
+def read_message(kind: type[_Value], path: Path) -> _Value | None:
+    """What a node wrote; None where nothing is there, or another version of zerowiz wrote it.
 
-    Args:
-        folder: Of the job.
+    Raises:
+        ZerowizError: The file cannot be read.
     """
-    return _read_rendezvous(OpenRendezvous, folder / OPEN_FILE)
-
-
-def read_join(folder: Path, node_rank: int) -> Join | None:
-    """The newest join of this node; None if there is none.
-
-    Args:
-        folder: Of the rendezvous.
-        node_rank: The node's number.
-    """
-    return _read_rendezvous(Join, folder / join_name(node_rank))
-
-
-def read_attempt(folder: Path, number: int) -> AttemptSpec | None:
-    """This attempt, for whichever nodes it is meant; None if there is none.
-
-    Args:
-        folder: Of the rendezvous.
-        number: Of the attempt, from 1.
-    """
-    return _read_rendezvous(AttemptSpec, folder / attempt_name(number))
-
-
-def has_content(path: Path, sha256: str) -> bool:
-    """Whether a file exists and its content has this hash."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
-    except OSError:
-        return False
-
-
-def _read_rendezvous(kind: type[_Value], path: Path) -> _Value | None:
-    """The value in a file; None where it is missing, or another version of zerowiz wrote it."""
     # A network file system caches for up to a minute that a file is missing, unless its folder is
     # read (nfs(5), "Directory entry caching").
     with suppress(OSError):
@@ -357,3 +315,11 @@ def _read_rendezvous(kind: type[_Value], path: Path) -> _Value | None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ZerowizError(f"`{path}` cannot be read: {reason}") from None
+
+
+def has_content(path: Path, sha256: str) -> bool:
+    """Whether a file exists and its content has this hash."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+    except OSError:
+        return False

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct
-
+from zerowiz.core.structs import decode
 from zerowiz.core.workload import MODEL_FOLDER, NEWEST_TRANSFORMERS, NEWEST_TRL
 from zerowiz.errors import UsageError, did_you_mean
 
@@ -28,19 +27,10 @@ _PACKAGE = Path(__file__).parents[1]
 _DATA = _PACKAGE / "data"
 
 
-class PageFiles(Struct, frozen=True, kw_only=True):
-    """What stands inside the page, so that it opens without a network."""
-
-    style: str
-    script: str
-
-
-def read_page_files() -> PageFiles:
-    """`page.css` and `page.js` of `zerowiz/data`."""
-    return PageFiles(
-        style=(_DATA / "page.css").read_text(encoding="utf-8"),
-        script=(_DATA / "page.js").read_text(encoding="utf-8"),
-    )
+def read_page_files() -> tuple[str, str]:
+    """The style and the script that stand inside the page, so that it opens without a network."""
+    style, script = ((_DATA / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return style, script
 
 
 # Read what the page of errors says of a code.
@@ -158,62 +148,56 @@ def read_ds_schemas() -> "tuple[Schema, ...]":
     return decode_schemas(json.loads(text))
 
 
-# Read the table of known bad releases that ships with the package.
+# Read the tables that ship with the package: bad releases, GPUs, instances, models, measured runs.
 
-_BAD_RELEASES_TABLE = _DATA / "bad_releases.json"
+_Rows = TypeVar("_Rows")
+
+
+def _read_rows(kind: type[_Rows], name: str) -> _Rows:
+    """The rows of a table of `zerowiz/data`, which are all that its object has."""
+    [rows] = json.loads((_DATA / name).read_bytes()).values()
+    return decode(kind, rows, name)
 
 
 @cache
 def read_bad_releases() -> "tuple[BadRelease, ...]":
     """Every row of `zerowiz/data/bad_releases.json`."""
-    from zerowiz.core.findings import decode_bad_releases  # noqa: PLC0415 - one command reads one table
+    from zerowiz.core.findings import BadRelease  # noqa: PLC0415 - one command reads one table
 
-    return decode_bad_releases(json.loads(_BAD_RELEASES_TABLE.read_bytes()))
-
-
-# Read the tables of GPUs and of instances that ship with the package.
+    return _read_rows(tuple[BadRelease, ...], "bad_releases.json")
 
 
 @cache
 def read_gpu_table() -> "tuple[GpuModel, ...]":
     """Every row of `zerowiz/data/gpus.json`."""
-    from zerowiz.core.machine.names import decode_gpu_table  # noqa: PLC0415 - one command reads one table
+    from zerowiz.core.machine.names import GpuModel  # noqa: PLC0415 - one command reads one table
 
-    return decode_gpu_table(json.loads((_DATA / "gpus.json").read_bytes()))
+    return _read_rows(tuple[GpuModel, ...], "gpus.json")
 
 
 @cache
 def read_instances() -> "tuple[Instance, ...]":
     """Every row of `zerowiz/data/instances.json`."""
-    from zerowiz.core.machine.names import decode_instances  # noqa: PLC0415 - one command reads one table
+    from zerowiz.core.machine.names import Instance  # noqa: PLC0415 - one command reads one table
 
-    return decode_instances(json.loads((_DATA / "instances.json").read_bytes()))
-
-
-# Read the table of models that ships with the package.
-
-_KNOWN_MODELS_TABLE = _DATA / "models.json"
+    return _read_rows(tuple[Instance, ...], "instances.json")
 
 
 @cache
 def read_known_models() -> "tuple[KnownModel, ...]":
     """Every row of `zerowiz/data/models.json`."""
-    from zerowiz.core.model.from_name import decode_known_models  # noqa: PLC0415 - one command reads one table
+    from zerowiz.core.model.from_name import KnownModel  # noqa: PLC0415 - one command reads one table
 
-    return decode_known_models(json.loads(_KNOWN_MODELS_TABLE.read_bytes()))
-
-
-# Read which settings measured runs had, from the table that ships with the package.
-
-_MEASURED_RUNS_TABLE = _DATA / "measured_runs.json"
+    return _read_rows(tuple[KnownModel, ...], "models.json")
 
 
 @cache
 def read_measured_pairs() -> "frozenset[Pair]":
     """Every pair of settings that some run of `zerowiz/data/measured_runs.json` had."""
-    from zerowiz.core.decision.job import decode_measured_runs  # noqa: PLC0415 - one command reads one table
+    from zerowiz.core.decision.job import MeasuredRuns  # noqa: PLC0415 - one command reads one table
 
-    return decode_measured_runs(json.loads(_MEASURED_RUNS_TABLE.read_bytes())).pairs()
+    content = json.loads((_DATA / "measured_runs.json").read_bytes())
+    return decode(MeasuredRuns, content, "measured_runs").pairs()
 
 
 # Read the installed release of a library without loading the library.

@@ -231,25 +231,19 @@ def _nic(nic: Nic) -> str:
 # Say in what the nodes of a fleet differ.
 
 _SENTENCES: Mapping[OutlierKind, str] = {
-    OutlierKind.FEWER_GPUS: _("has fewer GPUs"),
+    OutlierKind.GPUS: _("has another number of GPUs"),
     OutlierKind.FEWER_THAN_SLOTS: _("has fewer GPUs than its slots"),
     OutlierKind.GPU_MODEL: _("has a different GPU model"),
-    OutlierKind.BUSY_GPU: _("is busy, with little memory free"),
     OutlierKind.DRIVER: _("has a different driver"),
-    OutlierKind.SLOWER_LINK: _("has a slower link"),
-    OutlierKind.SLOWER_NETWORK: _("has a slower network"),
-    OutlierKind.LESS_HOST_MEMORY: _("has less host memory available"),
+    OutlierKind.LINK: _("has a different link between its GPUs"),
+    OutlierKind.NETWORK: _("has a different network"),
 }
-
-_IN_BYTES = frozenset({OutlierKind.BUSY_GPU, OutlierKind.LESS_HOST_MEMORY})
 
 
 def outlier(value: Outlier) -> str:
     """In what a node is the odd one out."""
-    where = _("node `{host}`", host=value.host) + (
-        _(", GPU {gpu},", gpu=value.gpu) if value.gpu else ""
-    )
-    value_text, usual = (_show(value.kind, size) for size in (value.value, value.usual))
+    where = _("node `{host}`", host=value.host)
+    value_text, usual = map(_show, (value.value, value.usual))
     form = N_("{where} {what}: {own}; most have {usual}")
     if value.kind is OutlierKind.FEWER_THAN_SLOTS:
         form = N_("{where} {what}: {own} of {usual}")
@@ -263,13 +257,7 @@ def notes(fleet: Fleet) -> Iterator[str]:
         yield _("node `{host}`: {note}", host=note.host, note=note.note)
 
 
-def _show(kind: OutlierKind, value: OutlierValue) -> str:
-    match value:
-        case int():
-            return gib(value) if kind in _IN_BYTES else str(value)
-        case str():
-            return value
-        case Interconnect():
-            return sentences.link(value)
-        case Network():
-            return sentences.network(value)
+def _show(value: OutlierValue) -> str:
+    if isinstance(value, Interconnect):
+        return sentences.link(value)
+    return sentences.network(value) if isinstance(value, Network) else str(value)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TextIO
 
-from zerowiz.core.job_end import SteadyStep
-from zerowiz.core.measured_run import ComparedStep, ScriptMeasurement
+from zerowiz.core.job_end import SteadyStep, error_of
+from zerowiz.core.measured_run import ScriptMeasurement
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.sentences import ROUGH_ON_CPU
 from zerowiz.ui.text import bare_gib, labelled, say, seconds, show_rows
@@ -50,7 +50,7 @@ def outcome(run: ScriptMeasurement) -> str:
 
 def ended(run: ScriptMeasurement, number: int, total: int) -> str:
     """One run of many, as it ends."""
-    step = run.step.measured
+    step = run.steady
     took = "" if step is None else _(", {seconds:.3g} s a step", seconds=step.seconds)
     return _(
         "{number} of {total}: {id} {outcome}{took}",
@@ -63,14 +63,13 @@ def ended(run: ScriptMeasurement, number: int, total: int) -> str:
 
 
 def _candidate(run: ScriptMeasurement) -> tuple[str, ...]:
-    peak, step = run.peak, run.step
-    predicted, measured = step.predicted, step.measured
+    peaks, steps = run.peak_bytes, run.step_seconds
     return (
         run.name,
-        *(_size(peak.predicted_bytes), _size(peak.measured_bytes), _percent(peak.error)),
-        "?" if predicted is None else f"{predicted.expected_seconds:.3g}",
-        "?" if measured is None else f"{measured.seconds:.3g}",
-        _percent(step.error),
+        *map(_size, peaks),
+        _percent(error_of(*peaks)),
+        *("?" if step is None else f"{step:.3g}" for step in steps),
+        _percent(error_of(*steps)),
     )
 
 
@@ -87,13 +86,13 @@ def candidates(runs: Sequence[ScriptMeasurement], stream: TextIO) -> None:
 
 def _took(run: ScriptMeasurement) -> float:
     """What is not known stands last."""
-    step = run.step.measured
+    step = run.steady
     return inf if step is None else step.seconds
 
 
 def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
     """A person's own script: its peak and its step, predicted beside measured."""
-    peak = run.peak
+    predicted_bytes, measured_bytes = run.peak_bytes
     say(
         stream,
         _(
@@ -103,10 +102,10 @@ def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
             wanted_steps=run.wanted_steps,
         ),
     )
-    known = peak.measured_bytes is not None
-    measured = f"{_size(peak.measured_bytes)} GiB" if known else _("not counted here")
-    error = _error_at_end(peak.error)
-    predicted = f"{_size(peak.predicted_bytes)} GiB"
+    known = measured_bytes is not None
+    measured = f"{_size(measured_bytes)} GiB" if known else _("not counted here")
+    error = _error_at_end(error_of(predicted_bytes, measured_bytes))
+    predicted = f"{_size(predicted_bytes)} GiB"
     say(
         stream,
         labelled(
@@ -121,28 +120,29 @@ def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
     )
     if run.on_cpu:
         say(stream, ROUGH_ON_CPU)
-    say(stream, *_script_step(run.step, run.samples))
+    say(stream, *_script_step(run))
     if run.out_of_memory is not None:
         say(stream, _("It ran out of {memory} memory", memory=run.out_of_memory))
 
 
-def _script_step(step: ComparedStep, samples: Sequence[Sequence[float]]) -> Iterator[str]:
-    for rank, each_step in enumerate(samples):
+def _script_step(run: ScriptMeasurement) -> Iterator[str]:
+    for rank, each_step in enumerate(run.samples):
         if each_step:
             yield _(
                 "Rank {rank}   {each_step} s",
                 rank=rank,
                 each_step=listing(f"{value:.3g}" for value in each_step),
             )
-    if step.measured is not None:
-        yield _measured_line(step.measured)
-    if step.predicted is not None:
-        error = _error_at_end(step.error)
+    steady, expected_seconds = run.steady, run.step_seconds[0]
+    if steady is not None:
+        yield _measured_line(steady)
+    if expected_seconds is not None:
+        error = _error_at_end(error_of(*run.step_seconds))
         yield labelled(
             _("Step"),
             _(
                 "predicted: {expected_seconds} s{error}",
-                expected_seconds=seconds(step.predicted.expected_seconds),
+                expected_seconds=seconds(expected_seconds),
                 error=error,
             ),
         )

@@ -47,7 +47,6 @@ OOM_POLLS = 20
 CHUNK_BYTES = 1 << 16
 TAIL_LINES = 200
 LINE_BYTES = 2000
-REPORT_BYTES = 1 << 15  # disk space that is reserved for the report of the end
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # core/job_end.py: how long a failed rank may take to end; an older error was caught.
 TAKING_DOWN_S = 300.0
@@ -146,19 +145,6 @@ def write_whole(path: Path, content: object) -> None:
     with suppress(OSError):
         partial.write_text(json.dumps(content), encoding="utf-8")
         partial.replace(path)
-
-
-def reserve_report(path: Path) -> int:
-    """A descriptor of a file with disk space for the report, which the training may fill up later.
-
-    -1 where the file cannot be made.
-    """
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        with suppress(OSError):
-            os.posix_fallocate(descriptor, 0, REPORT_BYTES)
-        return descriptor
-    return -1
 
 
 def write_all(target: int, piece: bytes) -> bool:
@@ -298,8 +284,6 @@ class RankSupervisor:
         started = {**self.identity, **processes, "local_rank": local_rank, "space": namespace}
         self.remember(started)
         write_whole(folder / f"rank-{self.rank}.json", started)
-        self.partial = folder / f"rank-{self.rank}.end.partial"
-        self.report_descriptor = reserve_report(self.partial)
 
     def remember(self, content: object) -> None:
         """Report to the supervisor's memory, too: no full disk and no lost folder is in its way."""
@@ -417,17 +401,9 @@ class RankSupervisor:
             "oom_killed": oom_kills() > self.oom_kills[0],
             "accelerator": os.environ.get("DS_ACCELERATOR"),
         }
-        self.remember({**self.identity, **content, "tail": self.stderr.tail()})
-        path = self.folder / f"rank-{self.rank}.end.json"
-        # On a full disk there is no room for the last lines.
-        for tail in (self.stderr.tail(), []):
-            text = json.dumps({**self.identity, **content, "tail": tail}).encode()
-            with suppress(OSError):
-                if os.pwrite(self.report_descriptor, text, 0) == len(text):
-                    os.ftruncate(self.report_descriptor, len(text))
-                    self.partial.replace(path)
-                    return
-        write_whole(path, {**self.identity, **content, "tail": []})
+        report = {**self.identity, **content, "tail": self.stderr.tail()}
+        self.remember(report)
+        write_whole(self.folder / f"rank-{self.rank}.end.json", report)
 
 
 def start(command: list[str]) -> tuple[int, int, int]:

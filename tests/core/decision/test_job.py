@@ -23,7 +23,6 @@ from zerowiz.core.decision.job import (
     PairedSetting,
     RanOut,
     accumulation_of,
-    decode_measured_runs,
     emulates_bf16,
     find_never_together,
     native_precision,
@@ -61,7 +60,7 @@ HOLE: Pair = ((A, "zero3-offload"), (B, "lora"))
 def test_the_shipped_table_holds_the_settings_of_the_measured_runs() -> None:
     runs = measured_runs(read_every_row())
     assert encode_measured_runs(runs) == MEASURED_RUNS.read_text(encoding="utf-8")
-    assert runs == decode_measured_runs(json.loads(encode_measured_runs(runs)))
+    assert runs == decode(MeasuredRuns, json.loads(encode_measured_runs(runs)), "runs")
     assert runs.pairs() == read_measured_pairs()
 
 
@@ -90,7 +89,7 @@ def test_micro_steps_are_one_some_or_many(micro_steps: int, named: str) -> None:
 
 
 def test_a_run_is_in_no_hole() -> None:
-    runs = decode_measured_runs(json.loads(MEASURED_RUNS.read_text(encoding="utf-8")))
+    runs = decode(MeasuredRuns, json.loads(MEASURED_RUNS.read_text(encoding="utf-8")), "runs")
     for run in runs.runs:
         point = dict(zip(runs.settings, run, strict=True))
         assert () == find_never_together(point, read_measured_pairs())

@@ -43,7 +43,6 @@ from zerowiz.core.machine.types import (
     Nic,
     pick_gpus,
     with_host_memory,
-    with_nodes,
 )
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.model.from_name import model_from_size, parse_size
@@ -176,7 +175,7 @@ REFUSED: Mapping[str, Decision] = {
         Constraints(stage=0, offload=OffloadChoice.NONE),
     ),
     "no offload": refused(SLOW, constraints=Constraints(offload=OffloadChoice.NONE)),
-    "nodes": refused(with_nodes(SLOW, 2), LONG),
+    "nodes": refused(replace(SLOW, nodes=2), LONG),
     "fp32": refused(
         parse_spec("8xA100-40GB", TABLE),
         Workload(precision=Precision.FP32),
@@ -192,8 +191,8 @@ REFUSED: Mapping[str, Decision] = {
     ),
     "very long": refused(EIGHT, Workload(sequence_tokens=10**6)),
     "very long, small": refused(parse_spec("2xRTX4090", TABLE), Workload(sequence_tokens=10**6)),
-    "unknown network": refused(with_nodes(EIGHT, 16), LEAN, model=HUGE),
-    "unknown network, pair": refused(with_nodes(EIGHT, 16), model=HUGE),
+    "unknown network": refused(replace(EIGHT, nodes=16), LEAN, model=HUGE),
+    "unknown network, pair": refused(replace(EIGHT, nodes=16), model=HUGE),
     "a family": refused(FAST, model=LLAMA3),
     "little host": refused(with_host_memory(FAST, 64 * GB), LEAN),
     "adapters": refused(
@@ -504,7 +503,7 @@ def test_what_fits_nowhere_names_the_smallest_machine_that_does() -> None:
     (machine,) = [r for r in FOUND["hopeless"] if "machine" in r.change]
     assert Expense.GPUS in machine.costs
     job, constraints = apply(REFUSED["hopeless"], machine.change)
-    fewer = replace(job, machine=with_nodes(job.machine, max(1, job.machine.nodes // 2)))
+    fewer = replace(job, machine=replace(job.machine, nodes=max(1, job.machine.nodes // 2)))
     assert job.machine.nodes > 1
     assert decide(fewer, constraints).chosen is None
 

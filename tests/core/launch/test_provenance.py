@@ -38,7 +38,6 @@ from zerowiz.core.machine.types import (
     Machine,
     MachineSource,
     with_gpus,
-    with_nodes,
 )
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
@@ -138,7 +137,7 @@ def test_a_machine_is_like_itself() -> None:
 
 def test_gpus_and_nodes_are_counted_apart() -> None:
     assert facts(FOUR, TWO) == [("gpus_per_node", 4, 2)]
-    assert facts(with_nodes(FOUR, 2), FOUR) == [("nodes", 2, 1)]
+    assert facts(replace(FOUR, nodes=2), FOUR) == [("nodes", 2, 1)]
 
 
 def test_another_kind_of_gpu_is_named() -> None:

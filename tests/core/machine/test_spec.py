@@ -10,7 +10,6 @@ from zerowiz.core.machine.names import (
     GpuModel,
     Instance,
     close_names,
-    decode_gpu_table,
     find_model,
     match_models,
     normalize_instance,
@@ -223,11 +222,6 @@ def test_only_the_names_that_are_too_short_mean_more_than_one_gpu() -> None:
     rows_of = Counter(spelling for row in TABLE for spelling in row.spellings)
     assert TOO_SHORT == {spelling for spelling, rows in rows_of.items() if rows > 1}
     assert len(TABLE) == len({row.name for row in TABLE})
-
-
-def test_a_broken_row_is_refused_naming_the_key() -> None:
-    with pytest.raises(UsageError, match=r"`gpu table\.gpus\[0\]\.aliases` is missing"):
-        decode_gpu_table({"gpus": [{"name": "GPU without facts"}]})
 
 
 INSTANCES = read_instances()

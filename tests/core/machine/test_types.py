@@ -28,7 +28,6 @@ from zerowiz.core.machine.types import (
     join_pairs,
     pick_gpus,
     with_gpus,
-    with_nodes,
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
@@ -572,7 +571,7 @@ def test_fewer_gpus_never_lose_a_fast_link(order: list[int], count: int) -> None
 
 def test_the_first_gpus_are_taken_and_no_more_than_there_are() -> None:
     assert [0, 1] == [gpu.index for gpu in with_gpus(islands(), 2).gpus]
-    assert 12 == with_nodes(islands(), 3).world_size
+    assert 12 == replace(islands(), nodes=3).world_size
     for count in (0, 5):
         with pytest.raises(UsageError, match=f"`gpus_per_node={count}`: this machine has 4"):
             with_gpus(islands(), count)

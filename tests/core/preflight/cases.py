@@ -17,7 +17,6 @@ from zerowiz.core.machine.types import (
     Network,
     NetworkKind,
     Nic,
-    with_nodes,
 )
 from zerowiz.core.memory.host import HostUse
 from zerowiz.core.memory.rank_sizes import StrategyRow
@@ -141,7 +140,7 @@ def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
 
 def two_nodes(memlock_bytes: int | None, *nics: Nic) -> Machine:
     host = replace(H200.host, memlock_bytes=memlock_bytes)
-    return replace(with_nodes(H200, 2), host=host, network=Network(nics=nics))
+    return replace(H200, nodes=2, host=host, network=Network(nics=nics))
 
 
 INFINIBAND = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND)
@@ -439,14 +438,12 @@ def lock(
     *,
     age_milliseconds: int = 900_000,
     holder_pid: int | None = None,
-    sees_all: bool = False,
 ) -> Lock:
     return Lock(
         path=f"/e/{op}/lock",
         op=op,
         age_milliseconds=age_milliseconds,
         holder_pid=holder_pid,
-        sees_all=sees_all,
     )
 
 
@@ -542,8 +539,8 @@ CASES = (
     ),
     case(
         "stale-lock",
-        built_in(locked(lock(sees_all=True))),
-        built_in(locked(lock("gds", sees_all=True))),
+        built_in(locked(lock())),
+        built_in(locked(lock("gds"))),
     ),
     case("being-built", built_in(locked(lock(holder_pid=1))), built_in(locked(lock()))),
     case(

@@ -70,7 +70,7 @@ from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2, ZERO3, ZERO3_
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
 from zerowiz.errors import page_of
-from zerowiz.probe.host_files import HostFiles
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.package_data import read_bad_releases
 from zerowiz.probe.preflight.read_facts import read_facts
 
@@ -317,12 +317,12 @@ def hosted(
                     "",
                 ),
             ),
-            "a lock ends a launch where nobody can have it open": (
-                (built_in(locked(lock(holder_pid=7, sees_all=True))), "being-built info"),
-                (built_in(locked(lock(sees_all=True))), "stale-lock error"),
-                # A process of another user, container or host may have it open.
-                (built_in(locked(lock())), "stale-lock warning"),
-                (built_in(locked(lock("gds", sees_all=True))), ""),
+            "a lock ends a launch where nobody builds for so long": (
+                (built_in(locked(lock(holder_pid=7))), "being-built info"),
+                (built_in(locked(lock())), "stale-lock error"),
+                # A process of another container or host may have it open.
+                (built_in(locked(lock(age_milliseconds=300_000))), "stale-lock warning"),
+                (built_in(locked(lock("gds"))), ""),
             ),
             "the NVMe folder is there and holds the states": (
                 (to_nvme(is_folder=False), "nvme-folder error"),
@@ -615,7 +615,7 @@ def test_a_row_is_found_from_its_first_release_until_its_last(
 def test_every_row_names_a_page() -> None:
     assert all(source.startswith("https://") for row in ROWS for source in row.sources)
     assert all(not row.affects(row.library, row.upgrade) for row in ROWS)
-    assert ROWS == read_facts(None, {}, HostFiles(), cuda=False).bad_releases
+    assert ROWS == read_facts(None, {}, Files(), cuda=False).bad_releases
 
 
 @pytest.mark.parametrize(

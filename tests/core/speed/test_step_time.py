@@ -13,7 +13,6 @@ from zerowiz.core.machine.types import (
     Machine,
     Network,
     NetworkKind,
-    with_nodes,
 )
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
@@ -343,7 +342,7 @@ def test_stage_3_gathers_within_each_micro_step() -> None:
 @pytest.mark.parametrize("steps", [1, 4])
 def test_copies_on_each_node_save_all_gathers_but_the_first_behind_a_step(steps: int) -> None:
     network = Network(kind=NetworkKind.ETHERNET, bytes_per_s=10**8)
-    machine = replace(with_nodes(parse_spec("8xH200", TABLE), 2), network=network)
+    machine = replace(parse_spec("8xH200", TABLE), nodes=2, network=network)
     workload = Workload(accumulation_steps=steps)
     plain = replace(fit_buffers(LARGE, LARGE.params, ZERO3)[0], stage3_max_live_parameters=0)
     gathered = []
@@ -362,7 +361,7 @@ def test_copies_on_each_node_save_all_gathers_but_the_first_behind_a_step(steps:
 
 def test_copies_of_frozen_weights_outlive_a_step() -> None:
     network = Network(kind=NetworkKind.ETHERNET, bytes_per_s=10**8)
-    machine = replace(with_nodes(parse_spec("8xH200", TABLE), 2), network=network)
+    machine = replace(parse_spec("8xH200", TABLE), nodes=2, network=network)
     workload = Workload(method=Method.LORA)
     trainable = trainable_params(LARGE, workload)
     buffers = replace(fit_buffers(LARGE, trainable, ZERO3)[0], hpz_partition_size=8)
@@ -402,7 +401,7 @@ def test_nvlink_without_a_rate_is_that_of_the_gpu() -> None:
 
 
 def test_nodes_over_a_slow_network_are_slower_than_one_node() -> None:
-    alone, together = (seconds(LARGE, Workload(), ZERO2, with_nodes(H200, n)) for n in (1, 2))
+    alone, together = (seconds(LARGE, Workload(), ZERO2, replace(H200, nodes=n)) for n in (1, 2))
     assert alone * 2 < together
 
 

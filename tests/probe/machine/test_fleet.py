@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from zerowiz.probe.machine.fleet import (
     Transport,
     argv_for,
     ask_nodes,
+    by_srun,
+    by_ssh,
     node_command,
     parse_answer,
     pick_transport,
@@ -239,10 +241,10 @@ FAILURES: Mapping[str, tuple[int, str, str, str]] = {
         "bash: line 1: timeout: command not found\n",
         "bash: line 1: timeout: command not found",
     ),
-    "pdsh's own last line": (
+    "zerowiz says why in JSON too": (
         5,
-        "",
-        "error: no GPU here\n\nhint: ask\npdsh@head: n1: ssh exited with exit code 5\n",
+        '{"schema_version": 1, "error": {"message": "no GPU here"}}\n',
+        "error: no GPU here\n\nhint: ask\n",
         "no GPU here",
     ),
     "srun's own last line": (
@@ -294,40 +296,36 @@ def test_an_answer_that_only_looks_like_one_does_not_hide_the_real_one() -> None
 
 
 COMMAND = ("python", "-m", "zero wiz")
-ARGV = {
-    Transport.SSH: (
+ARGV: Mapping[Transport, Sequence[str]] = {
+    by_ssh: (
         *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
         *("--", "n1", "python -m 'zero wiz'"),
     ),
-    Transport.PDSH: (
-        *("pdsh", "-N", "-S", "-R", "ssh", "-t", "10", "-w", "n1", "python -m 'zero wiz'"),
-    ),
-    Transport.SRUN: (
+    by_srun: (
         *("srun", "--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0"),
         *("--input=none", "--quiet", "--nodelist=n1", *COMMAND),
     ),
 }
 
 
-@pytest.mark.parametrize("transport", Transport)
+@pytest.mark.parametrize("transport", [by_ssh, by_srun])
 def test_a_transport_quotes_what_a_shell_would_split(transport: Transport) -> None:
-    assert ARGV[transport] == argv_for(transport, COMMAND, {})("n1")
+    assert ARGV[transport] == argv_for(transport, COMMAND)("n1")
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=x", "^file", "n[1-3]", "a,b", "a b", ""])
-@pytest.mark.parametrize("transport", Transport)
+@pytest.mark.parametrize("transport", [by_ssh, by_srun])
 def test_what_cannot_be_a_host_never_reaches_a_transport(transport: Transport, host: str) -> None:
     with pytest.raises(UsageError, match="is not the name of a host"):
-        argv_for(transport, COMMAND, {})(host)
+        argv_for(transport, COMMAND)(host)
 
 
 @pytest.mark.parametrize(
     ("environ", "there", "picked"),
     [
-        ({"SLURM_JOB_ID": "5", "PDSH_RCMD_TYPE": "ssh"}, "srun pdsh ssh", Transport.SRUN),
-        ({"SLURM_JOB_ID": "5"}, "ssh", Transport.SSH),
-        ({"PDSH_RCMD_TYPE": "ssh"}, "srun pdsh ssh", Transport.PDSH),
-        ({}, "srun pdsh ssh", Transport.SSH),
+        ({"SLURM_JOB_ID": "5"}, "srun ssh", by_srun),
+        ({"SLURM_JOB_ID": "5"}, "ssh", by_ssh),
+        ({}, "srun ssh", by_ssh),
     ],
 )
 def test_the_transport_is_the_one_this_place_is_set_up_for(

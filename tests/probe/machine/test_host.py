@@ -9,7 +9,7 @@ from recorded import FileAnswers, RecordedFiles
 
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Disk, Host, LinkClass
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import FOLDER, HostFiles, Space, hash_uuids
+from zerowiz.probe.host_files import FOLDER, Files, Space, hash_uuids
 from zerowiz.probe.machine.host import (
     cpu_machine,
     parse_cgroup_paths,
@@ -183,7 +183,7 @@ def test_a_recording_keeps_each_fact_of_a_host() -> None:
 
 
 def test_this_host_can_be_read() -> None:
-    host = read_host(HostFiles())
+    host = read_host(Files())
     assert host.total_bytes
     assert host.available_bytes is not None
     assert host.available_bytes <= host.total_bytes
@@ -554,7 +554,7 @@ HOST_LINKS = {"sys/class/block/a": "sys/block/a"}
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> HostFiles:
+def host(tmp_path: Path) -> Files:
     return build_host(tmp_path, HOST_FILES, HOST_LINKS)
 
 
@@ -570,7 +570,7 @@ def host(tmp_path: Path) -> HostFiles:
     ],
 )
 def test_a_path_of_a_host_is_a_text_or_names_or_nothing(
-    host: HostFiles,
+    host: Files,
     path: str,
     text: str | None,
     names: tuple[str, ...],
@@ -581,13 +581,13 @@ def test_a_path_of_a_host_is_a_text_or_names_or_nothing(
     assert (real is not None) is host.opens(path)
 
 
-def test_bytes_that_are_no_text_are_replaced(host: HostFiles) -> None:
+def test_bytes_that_are_no_text_are_replaced(host: Files) -> None:
     (host.root / "binary").write_bytes(b"a\xffb")
     assert "a\ufffdb" == host.text("binary")
 
 
 @pytest.mark.parametrize("what", ["pipe", "device"])
-def test_what_never_ends_is_no_text(host: HostFiles, what: str) -> None:
+def test_what_never_ends_is_no_text(host: Files, what: str) -> None:
     """A variable names the file with the hosts of a job, and may name anything."""
     if what == "pipe":
         os.mkfifo(host.root / what)
@@ -596,13 +596,13 @@ def test_what_never_ends_is_no_text(host: HostFiles, what: str) -> None:
     assert host.text(what) is None
 
 
-def test_a_link_out_of_the_root_leads_nowhere(host: HostFiles) -> None:
+def test_a_link_out_of_the_root_leads_nowhere(host: Files) -> None:
     (host.root / "out").symlink_to("/")
     assert host.real("out") is None
 
 
-def test_the_folder_of_the_job_has_a_name_of_its_own(host: HostFiles, tmp_path: Path) -> None:
-    elsewhere = HostFiles(root=Path("/"), folder=tmp_path)
+def test_the_folder_of_the_job_has_a_name_of_its_own(host: Files, tmp_path: Path) -> None:
+    elsewhere = Files(root=Path("/"), folder=tmp_path)
     assert host.names("") == elsewhere.names(FOLDER)
     space = elsewhere.space(FOLDER)
     assert space

@@ -1,7 +1,6 @@
 """Launch a job: decide, run the preflight checks, start it, and supervise it or become it."""
 
 import os
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,11 +11,10 @@ from zerowiz.app.choose_remedy import decide_with
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
-    FoundScript,
     answer_for,
     asker,
     find_script,
-    read_found,
+    read_to_launch,
     understand_command,
 )
 from zerowiz.app.decide import Plan, require_strategy
@@ -28,9 +26,7 @@ from zerowiz.app.plan_files import losses_shown, note_change
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.workload import (
     check_accounting,
-    check_local_rank,
     check_own_config,
-    check_words,
 )
 from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.launch.job_nodes import NodeRank
@@ -41,7 +37,7 @@ from zerowiz.core.structs import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.job import execute
 from zerowiz.errors import ExitCode, PreflightError, UsageError
-from zerowiz.probe.host_files import HostFiles
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.scheduler import read_launch_environment
 from zerowiz.translation import _
 from zerowiz.ui import sentences
@@ -93,11 +89,17 @@ def prepare_launch(
     """
     check_accounting(options)
     command = understand_command(script, script_args, options, reporter)
-    script_file = _require_script(command.script, command.script_args, command.options)
-    options = command.options
-    run_script = read_found(script_file, options)
-    check_words(run_script)
-    check_local_rank(run_script)
+    script, options = find_script(command), command.options
+    if script is None:
+        raise PreflightError(
+            (
+                "no script to launch: you passed none, `zerowiz.toml` names none, and there "
+                f"is no `./{DEFAULT_SCRIPT}`"
+            ),
+            "pass one: `zerowiz launch train.py`",
+            "to start from one: `zerowiz template`",
+        )
+    run_script = read_to_launch(script, command)
     node = find_node(options)
     if node is not None and how.supervise is False:
         raise UsageError(
@@ -261,22 +263,6 @@ def start_planned(
     )
 
 
-def _require_script(
-    script: str | None, script_args: Sequence[str], options: Options
-) -> FoundScript:
-    script_file = find_script(script, script_args, options)
-    if script_file is None:
-        raise PreflightError(
-            (
-                "no script to launch: you passed none, `zerowiz.toml` names none, and there "
-                f"is no `./{DEFAULT_SCRIPT}`"
-            ),
-            "pass one: `zerowiz launch train.py`",
-            "to start from one: `zerowiz template`",
-        )
-    return script_file
-
-
 def check_node(options: Options, machine: Machine, node: NodeRank | None) -> None:
     """See that a job can be launched from here.
 
@@ -317,5 +303,5 @@ def _is_supervised(how: RunOptions, machine: Machine) -> bool:
     """Whether zerowiz stays with its job: at a terminal a person does."""
     if how.supervise is not None or how.policy.escalate:
         return how.supervise is not False
-    has_person = read_launch_environment(os.environ, HostFiles()).has_person
+    has_person = read_launch_environment(os.environ, Files()).has_person
     return machine.allocation is not None or not has_person

@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
 from math import inf
 from pathlib import Path
 
@@ -48,9 +47,7 @@ from zerowiz.emit.job import ignore_signals, noted_signals, supervise
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
 from zerowiz.probe.nodes import (
     has_content,
-    read_attempt,
-    read_join,
-    read_open_rendezvous,
+    read_message,
     require_address,
 )
 from zerowiz.probe.preflight.interpreter import find_programs
@@ -115,7 +112,7 @@ def gather(
         joined = {each.rank for each in rendezvous.joins}
         missing = [host for rank, host in enumerate(node.hosts) if rank not in joined]
         with _failing_all(rendezvous):
-            opened = read_open_rendezvous(job)
+            opened = read_message(OpenRendezvous, job / OPEN_FILE)
             if opened is None or opened.word != join.word:
                 raise ZerowizError(
                     f"another job is using `{job}`",
@@ -134,7 +131,10 @@ def gather(
 def _read_joins(rendezvous: Rendezvous, node: NodeRank) -> Rendezvous:
     """With the nodes that have joined since."""
     known = {join.rank: join for join in rendezvous.joins}
-    joins = (known.get(r) or read_join(rendezvous.folder, r) for r in range(node.nodes))
+    joins = (
+        known.get(rank) or read_message(Join, rendezvous.folder / join_name(rank))
+        for rank in range(node.nodes)
+    )
     return replace(rendezvous, joins=tuple(join for join in joins if join is not None))
 
 
@@ -156,7 +156,9 @@ def publish(
 
 def publish_end(rendezvous: Rendezvous, status: int, why: str = "") -> None:
     """On node 0: there is no further attempt, and every zerowiz returns this status."""
-    number = next(n for n in count(1) if read_attempt(rendezvous.folder, n) is None)
+    number = 1
+    while read_message(AttemptSpec, rendezvous.folder / attempt_name(number)) is not None:
+        number += 1
     publish(rendezvous, number, None, status, why)
 
 
@@ -237,7 +239,7 @@ def follow(
     """
     joined: list[Path] = []
     for _tick in ticks(deadline_s):
-        opened = read_open_rendezvous(job)
+        opened = read_message(OpenRendezvous, job / OPEN_FILE)
         # A node 0 that opens another has written before how the last one ended.
         for folder in joined:
             attempt = _take(folder, join, 1)
@@ -279,7 +281,7 @@ def follow_on(
 
 def _take(folder: Path, join: Join, number: int) -> AttemptSpec | None:
     """The attempt, if it includes this node, and what its ranks read is here."""
-    attempt = read_attempt(folder, number)
+    attempt = read_message(AttemptSpec, folder / attempt_name(number))
     if attempt is None or join.word not in attempt.heard:
         return None
     return None if attempt.spec is not None and _missing(attempt.spec) else attempt
@@ -294,7 +296,8 @@ def _missing(spec: LaunchSpec) -> str | None:
 def _no_attempt(
     leader: str, folders: Sequence[Path], join: Join, number: int, deadline_s: float, job: Path
 ) -> ZerowizError:
-    for attempt in (read_attempt(folder, number) for folder in folders):
+    files = (folder / attempt_name(number) for folder in folders)
+    for attempt in (read_message(AttemptSpec, file) for file in files):
         spec = None if attempt is None or join.word not in attempt.heard else attempt.spec
         if spec is not None:
             path = _missing(spec) or next(iter(spec.sha256_by_path))

@@ -56,7 +56,7 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, Method
 from zerowiz.emit.job import Watch, watched_env
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.probe.host_files import HostFiles
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.nodes import find_master_address, read_env_lines, read_hostfile
 from zerowiz.probe.preflight.interpreter import check_pdsh, find_programs
 from zerowiz.probe.preflight.read_facts import read_facts, try_core_binding
@@ -425,7 +425,7 @@ def preflight_input(
         facts=read_facts(
             program,
             environ,
-            HostFiles(),
+            Files(),
             ops=planned.ops,
             cuda=job.machine.accelerator is Accelerator.CUDA,
             script=None if script is None else Path(script.facts.path),
@@ -448,7 +448,7 @@ def check_any_job(
     facts = read_facts(
         program,
         environ,
-        HostFiles(),
+        Files(),
         cuda=machine is not None and machine.accelerator is Accelerator.CUDA,
         script=None if script is None else Path(script.facts.path),
         import_folder=_import_folder(facts_of(script)),

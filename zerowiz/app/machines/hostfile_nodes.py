@@ -38,7 +38,7 @@ def read_fleet(
     slots = read_hostfile(options.hostfile)
     hosts = list(slots)
     command = node_command(_node_words(options, environ), limit_s=deadline_s)
-    argv = argv_for(pick_transport(environ), command, environ)
+    argv = argv_for(pick_transport(environ), command)
     with reporter.wait("asking nodes", len(hosts)) as wait:
         answers = ask_nodes(
             hosts, argv, concurrency=_AT_ONCE, deadline_s=deadline_s, on_answer=wait.done

@@ -13,7 +13,6 @@ from zerowiz.core.machine.types import (
     MachineSource,
     NetworkKind,
     with_host_memory,
-    with_nodes,
 )
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.structs import replace
@@ -90,7 +89,7 @@ def complete(machine: Machine, options: Options) -> Machine:
     ):
         nodes = asked.nodes
     if nodes is not None:
-        machine = with_nodes(machine, nodes)
+        machine = replace(machine, nodes=nodes)
     is_unknown = machine.network.kind is NetworkKind.UNKNOWN
     if is_unknown and machine.nodes > 1 and machine.source is MachineSource.SPEC:
         from zerowiz.app.machines.other_machine import note_network  # noqa: PLC0415 - takes long to load

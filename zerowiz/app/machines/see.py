@@ -18,7 +18,7 @@ from zerowiz.core.machine.types import Host, JobAllocation, Machine, Network, wi
 from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.host_files import HostFiles, World, hash_uuids
+from zerowiz.probe.host_files import Files, World, hash_uuids
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read_machine import read_here
@@ -83,12 +83,21 @@ def see_machine(
     Raises:
         ZerowizError: It cannot be read, or not be saved.
     """
+    if options.output_dir is not None and not options.output_dir.is_dir():
+        raise UsageError(f"`--disk {options.output_dir}` is not a folder")
+    if save is not None and not save.parent.is_dir():
+        raise UsageError(
+            f"`{save}` cannot be saved: folder `{save.parent}` does not exist",
+            f"`mkdir -p {shell.quote(save.parent)}`",
+        )
     if options.hostfile is None or options.machine is not None:
-        return SeenMachine(machine=_read_and_save(options, save, reporter))
-    fleet = _read_fleet(options, reporter, deadline_s)
+        seen = SeenMachine(machine=find_machine(options, os.environ, reporter=reporter))
+    else:
+        fleet = _read_fleet(options, reporter, deadline_s)
+        seen = SeenMachine(machine=fleet.machine, fleet=fleet)
     if save is not None:
-        save_machine(fleet.machine, save, force=options.force)
-    return SeenMachine(machine=fleet.machine, fleet=fleet)
+        save_machine(seen.machine, save, force=options.force)
+    return seen
 
 
 class SeenHost(Struct, frozen=True, kw_only=True):
@@ -107,7 +116,7 @@ def see_host(folder: Path | None) -> SeenHost:
     Args:
         folder: That offload would use.
     """
-    files, environ = HostFiles(folder=folder or Path()), os.environ
+    files, environ = Files(folder=folder or Path()), os.environ
     return SeenHost(
         host=read_here(World(files=files, environ=environ)),
         network=read_network(files, environ),
@@ -124,21 +133,6 @@ def _read_fleet(options: Options, reporter: Reporter, deadline_s: int) -> Fleet:
     if ranks is not None and ranks < len(seen.gpus):
         seen = with_gpus(seen, ranks)
     return replace(fleet, machine=complete(seen, replace(options, nodes=seen.nodes)))
-
-
-def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> Machine:
-    """The machine, saved where that was asked for."""
-    if options.output_dir is not None and not options.output_dir.is_dir():
-        raise UsageError(f"`--disk {options.output_dir}` is not a folder")
-    if path is not None and not path.parent.is_dir():
-        raise UsageError(
-            f"`{path}` cannot be saved: folder `{path.parent}` does not exist",
-            f"`mkdir -p {shell.quote(path.parent)}`",
-        )
-    seen = find_machine(options, os.environ, reporter=reporter)
-    if path is not None:
-        save_machine(seen, path, force=options.force)
-    return seen
 
 
 def save_machine(machine: Machine, path: Path, *, force: bool) -> None:

@@ -13,7 +13,7 @@ from zerowiz.app.options import (
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import CALL_TIMEOUT_S, HostFiles, World
+from zerowiz.probe.host_files import CALL_TIMEOUT_S, Files, World
 from zerowiz.probe.machine.host import cpu_machine, with_number_formats
 from zerowiz.probe.machine.read_machine import read_here, read_machine
 
@@ -41,7 +41,7 @@ def read_this(
     if timeout_s < 1:
         raise UsageError(f"`$probe_timeout {timeout_s:g}` must be at least 1 s")
     # Offload would spill into the folder that is written to, so its disk is read.
-    files = HostFiles(folder=options.output_dir or Path())
+    files = Files(folder=options.output_dir or Path())
     world = World(files=files, environ=environ, call_timeout_s=timeout_s, on_wait=reporter.event)
     return READERS[accelerator](options, world)
 

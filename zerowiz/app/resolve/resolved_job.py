@@ -261,38 +261,16 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     handover: Handover
     assumed: tuple[str, ...]
     """The defaults that the plan rests on, one clause each."""
-    unfused_adam: str | None
-    """Where the script builds an Adam that holds more than is counted."""
-    in_fp32: str | None
-    """Why the plan is in fp32, where nobody asks for it, and how to leave it."""
-    falls_back: str | None
-    """The release of transformers that runs this model with eager attention, unasked."""
     traced: tuple[str, ...]
     """What a trace was made of, one sentence each."""
-    uncounted: tuple[str, ...]
-    """Keys of the person's own config that the ledger does not know."""
     not_counted: tuple[str, ...] = ()
     """What the script was seen to hold besides, one sentence each."""
-    metrics: str | None = None
-    """What computes metrics of all logits of an evaluation."""
-    cut_group: str | None = None
-    """Why trl would refuse the completions that are generated at a time."""
-    elsewhere: str | None = None
-    """What says that vLLM generates on other GPUs."""
     freedom: OpenSettings = OpenSettings()
     """What of the step nobody decided."""
-    has_own_batch: bool = False
-    """Whether a script says how it would split its batch by itself."""
     settled: tuple[AddedWords, ...] = ()
     """What the script leaves open, and the words that are added after it."""
-    copied: str | None = None
-    """The settings file that they are added to a copy of, instead."""
-    size_only: str | None = None
-    """The model that the script loads where `--model` is only a size; empty if words name it."""
     own_epochs: float | None = None
     """How often the script trains on its data, where it decides that."""
-    trusted: tuple[str, ...] = ()
-    """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
 
     @property
     def lacks_lr(self) -> bool:
@@ -619,7 +597,6 @@ def _fold_job(
         job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
     # What is searched for is chosen, and not assumed.
     decided = of_step.decided | ({"gradient_checkpointing"} if freedom.checkpointing else set())
-    file = None if facts is None else facts.settings_file
     written = _written_learning(options, facts, settings, config.base)
     learning = {n: said[n].value for n in HYPERPARAMETERS if n in said and n in written}
     handover = _handover(options, facts, settings, of_step.settled, config.base, learning)
@@ -638,22 +615,11 @@ def _fold_job(
             *defaults_used(job, decided, settings, facts),
             *lacking,
         ),
-        unfused_adam=_unfused_adam(facts),
-        in_fp32=_in_fp32(facts, settings.precision, job),
-        falls_back=_falls_back(job),
         traced=read.notes,
-        uncounted=config.uncounted,
         not_counted=tuple(item.text for item in not_counted),
-        metrics=settings.metrics if workload.eval_batch else None,
-        cut_group=cut_group(settings.group, workload, machine.world_size),
-        elsewhere=settings.vllm_server,
         freedom=freedom,
-        has_own_batch=settings.micro_batch is not None,
         settled=(*model_words, *of_step.settled, *_on_cpu(settings, machine)),
-        copied=file.path if file is not None and file.is_whole else None,
-        size_only=_size_only(options, settings),
         own_epochs=None if settings.epochs is None else settings.epochs.value,
-        trusted=() if facts is None else _trusted(options, settings),
     )
 
 
@@ -835,11 +801,11 @@ def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
 
 
 def _falls_back(job: Job) -> str | None:
-    w, known = job.workload, job.model.architecture.family in FAMILIES
+    w, family = job.workload, job.model.architecture.family
     asked = w.attention is Attention.SDPA and job.own_trace is None
-    if not known or not asked or not runs_eager(job.model.architecture, w):
+    if family not in FAMILIES or not asked or not runs_eager(job.model.architecture, w):
         return None
-    return ".".join(map(str, w.transformers_version))
+    return assumptions.falls_back(family, ".".join(map(str, w.transformers_version)))
 
 
 def config_file(options: Options, strategy: Strategy) -> str:
@@ -870,44 +836,40 @@ def is_same(path: Path, other: Path | str) -> bool:
 # Say what a plan rests on.
 
 
-def find_basis(
-    resolved: ResolvedJob,
-    model: str | None,
-    config: Path | None,
-    known: Collection[str] = (),
-) -> tuple[str, ...]:
+def find_basis(resolved: ResolvedJob, known: Collection[str] = ()) -> tuple[str, ...]:
     """What a plan rests on, one sentence each.
 
     Args:
         resolved: What was planned.
-        model: As it was named.
-        config: The person's own config, if there is one.
         known: Clauses on what is assumed that need no other note.
     """
-    job = resolved.job
+    job, options, step = resolved.job, resolved.options, resolved.job.workload
+    facts, settings = facts_of(resolved.script), settings_of(resolved.script)
     clauses = [clause for clause in resolved.assumed if clause not in known]
-    keys = ", ".join(f"`{key}`" for key in resolved.uncounted)
+    keys = ", ".join(f"`{key}`" for key in resolved.config.uncounted)
     buffers = job.own_buffers or DEEPSPEED_DEFAULTS
+    size_only, unfused_adam = _size_only(options, settings), _unfused_adam(facts)
+    trusted = () if facts is None else _trusted(options, settings)
     notes = (
         *job.machine.notes,
         *resolved.traced,
         assumptions.calibrated(job.calibration) if job.calibration else None,
-        None if resolved.size_only is None else assumptions.size_only(model, resolved.size_only),
-        assumptions.trusted(resolved.trusted) if resolved.trusted else None,
+        None if size_only is None else assumptions.size_only(options.model, size_only),
+        assumptions.trusted(trusted) if trusted else None,
         f"assumed {', '.join(clauses)}" if clauses else None,
-        f"{resolved.unfused_adam}: {assumptions.UNFUSED_ADAM}" if resolved.unfused_adam else None,
-        resolved.in_fp32,
-        assumptions.beyond_positions(job.model, job.workload),
-        assumptions.each_layers(job.workload) if job.workload.checkpointed_each > 1 else None,
-        assumptions.falls_back(job.model.architecture.family, resolved.falls_back)
-        if resolved.falls_back
-        else None,
-        f"`{config}`: {keys} not counted" if keys else None,
-        f"`{config}` {assumptions.KEEPS_OPTIMIZER}" if buffers.keeps_optimizer else None,
-        f"`{config}` {assumptions.KEEPS_GRADIENTS}" if buffers.keeps_gradients else None,
+        f"{unfused_adam}: {assumptions.UNFUSED_ADAM}" if unfused_adam else None,
+        _in_fp32(facts, settings.precision, job),
+        assumptions.beyond_positions(job.model, step),
+        assumptions.each_layers(step) if step.checkpointed_each > 1 else None,
+        _falls_back(job),
+        f"`{options.config}`: {keys} not counted" if keys else None,
+        f"`{options.config}` {assumptions.KEEPS_OPTIMIZER}" if buffers.keeps_optimizer else None,
+        f"`{options.config}` {assumptions.KEEPS_GRADIENTS}" if buffers.keeps_gradients else None,
         *resolved.not_counted,
-        f"{resolved.elsewhere}: {assumptions.VLLM_ELSEWHERE}" if resolved.elsewhere else None,
-        f"{resolved.metrics}: {assumptions.METRICS}" if resolved.metrics else None,
-        resolved.cut_group,
+        f"{settings.vllm_server}: {assumptions.VLLM_ELSEWHERE}" if settings.vllm_server else None,
+        f"{settings.metrics}: {assumptions.METRICS}"
+        if settings.metrics and step.eval_batch
+        else None,
+        cut_group(settings.group, step, job.machine.world_size),
     )
     return tuple(note for note in notes if note is not None)

@@ -20,7 +20,7 @@ from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.speed.costs import Calibration, GpuRates
 from zerowiz.core.speed.step_time import why_untimed
 from zerowiz.core.strategy_types import Offload, Strategy
-from zerowiz.core.structs import Count, decode, replace, shows
+from zerowiz.core.structs import Count, replace, shows
 from zerowiz.core.workload import (
     Accounting,
     Attention,
@@ -73,11 +73,6 @@ class MeasuredRuns(Struct, frozen=True, kw_only=True):
         for run in self.runs:
             pairs.update(pairs_of(dict(zip(self.settings, run, strict=True))))
         return frozenset(pairs)
-
-
-def decode_measured_runs(value: object) -> MeasuredRuns:
-    """The content of `zerowiz/data/measured_runs.json`."""
-    return decode(MeasuredRuns, value, "measured_runs")
 
 
 def accumulation_of(micro_steps: int) -> str:

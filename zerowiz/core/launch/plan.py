@@ -451,7 +451,9 @@ def plan_resume(
         again = words if _has_option(script, RESUME) else (*words, RESUME)
         return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.portable)
     trainer = script.facts.convention is Convention.HF_PARSER
-    if trainer and saved.engine is not None and _loads(before, after):
+    loads = {before.stage, after.stage} <= _LOADS_EACH_OTHER
+    stays = {before.offload, after.offload} == {Offload.NONE}
+    if trainer and saved.engine is not None and loads and stays:
         again = (*words, _RESUME_FROM, saved.engine)
         return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.engine)
     flag = script.facts.model.flag
@@ -464,11 +466,6 @@ def plan_resume(
 def resumes(script: Resolver) -> bool:
     """Whether these words make the script resume from its newest portable checkpoint."""
     return script.facts.saves_portably and _has_option(script, RESUME)
-
-
-def _loads(before: Strategy, after: Strategy) -> bool:
-    both = {before.stage, after.stage}
-    return both <= _LOADS_EACH_OTHER and {before.offload, after.offload} == {Offload.NONE}
 
 
 def _is_switch(facts: ScriptFacts, flag: str) -> bool:

@@ -14,11 +14,15 @@ SCHEMA_VERSION = 1
 
 
 class FileReport(Struct, frozen=True, kw_only=True):
-    """What was found in one file."""
+    """What was found in one file, and what was done to it."""
 
     path: str
     """As it was given on the command line."""
     findings: tuple[Finding, ...]
+    fixed: tuple[Finding, ...] = ()
+    """What was fixed in the file, at the places where it stood."""
+    not_fixable: bool = False
+    """Whether fixes were wanted, and the file is of a kind that is not changed."""
 
     @property
     def failed(self) -> bool:
@@ -38,27 +42,29 @@ def encode_reports(
     return {
         "schema_version": SCHEMA_VERSION,
         "files": [
-            {"path": report.path, "findings": [_finding(finding) for finding in report.findings]}
+            {
+                "path": report.path,
+                "findings": [
+                    {
+                        "code": finding.rule.code,
+                        "name": finding.rule.name,
+                        "severity": finding.severity.value,
+                        "key": finding.key,
+                        "line": finding.line,
+                        "column": finding.column,
+                        "message": finding.message,
+                        "why": finding.why,
+                        "fix": finding.fix,
+                        "url": finding.rule.url,
+                    }
+                    for finding in report.findings
+                ],
+            }
             for report in reports
         ],
         "unreadable": [
             {"message": error.message, "hints": list(error.hints)} for error in unreadable
         ],
-    }
-
-
-def _finding(finding: Finding) -> dict[str, object]:
-    return {
-        "code": finding.rule.code,
-        "name": finding.rule.name,
-        "severity": finding.severity.value,
-        "key": finding.key,
-        "line": finding.line,
-        "column": finding.column,
-        "message": finding.message,
-        "why": finding.why,
-        "fix": finding.fix,
-        "url": finding.rule.url,
     }
 
 
@@ -88,7 +94,19 @@ def encode_sarif(
         version: Of zerowiz.
         unreadable: Why a path has no config.
     """
-    driver = {"name": "zerowiz", "version": version, "rules": [_rule(rule) for rule in rules]}
+    described = [
+        {
+            "id": rule.code,
+            "name": rule.name,
+            "shortDescription": {"text": rule.name.replace("-", " ")},
+            "fullDescription": {"text": rule.why},
+            "help": {"text": rule.why},
+            "helpUri": rule.url,
+            "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+        }
+        for rule in rules
+    ]
+    driver = {"name": "zerowiz", "version": version, "rules": described}
     place = {rule.code: index for index, rule in enumerate(rules)}
     results = [
         _result(report.path, finding, place[finding.rule.code])
@@ -109,18 +127,6 @@ def encode_sarif(
         "invocations": [invocation],
     }
     return {"$schema": _SCHEMA, "version": VERSION, "runs": [run]}
-
-
-def _rule(rule: Rule) -> dict[str, object]:
-    return {
-        "id": rule.code,
-        "name": rule.name,
-        "shortDescription": {"text": rule.name.replace("-", " ")},
-        "fullDescription": {"text": rule.why},
-        "help": {"text": rule.why},
-        "helpUri": rule.url,
-        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
-    }
 
 
 def _result(path: str, finding: Finding, rule_index: int) -> dict[str, object]:

@@ -8,7 +8,7 @@ the order of their answers does not matter.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from statistics import multimode
 from typing import TypeVar
@@ -33,7 +33,7 @@ from zerowiz.core.machine.types import (
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
 
-# Find the nodes that have less than most nodes, or something else than most.
+# Find the nodes that have something else than most nodes.
 
 # The worse first. `none` for several GPUs, which only a file can have, is an unknown link.
 _LINK_CLASSES = (
@@ -50,22 +50,18 @@ _NETWORK_KINDS = tuple(reversed(NetworkKind))
 class OutlierKind(StrEnum):
     """In which respect a node differs, and what `value` and `usual` are then."""
 
-    FEWER_GPUS = "fewer_gpus"
+    GPUS = "gpus"
     """The count of GPUs."""
     FEWER_THAN_SLOTS = "fewer_than_slots"
     """The count of GPUs; usual is the count of slots in the hostfile."""
     GPU_MODEL = "gpu_model"
-    """The GPU's name."""
-    BUSY_GPU = "busy_gpu"
-    """Free bytes; usual is the median of the GPUs of this model at this position."""
+    """The names of its GPUs."""
     DRIVER = "driver"
     """Its version."""
-    SLOWER_LINK = "slower_link"
+    LINK = "link"
     """An Interconnect without its weakest pair."""
-    SLOWER_NETWORK = "slower_network"
+    NETWORK = "network"
     """A Network without its adapters."""
-    LESS_HOST_MEMORY = "less_host_memory"
-    """Available bytes; usual is the median."""
 
 
 OutlierValue = int | str | Interconnect | Network
@@ -78,99 +74,30 @@ class Outlier(Struct, frozen=True, kw_only=True):
     kind: OutlierKind = field(name="what")
     value: OutlierValue = field(name="said")
     usual: OutlierValue
-    """The value of most nodes; of equally frequent ones the better."""
-    gpu: str | None = None
-    """The label of the GPU that differs; `None` where it is the node."""
+    """The value of most nodes; of equally frequent ones that of the first."""
 
 
-# Below this part of the median a size is odd: another job holds the memory, and not a display.
-_ODD_BELOW: Mapping[OutlierKind, float] = {
-    OutlierKind.BUSY_GPU: 0.9,
-    OutlierKind.LESS_HOST_MEMORY: 0.5,
+_COMPARED: Mapping[OutlierKind, Callable[[Machine], OutlierValue | None]] = {
+    OutlierKind.GPUS: lambda m: len(m.gpus),
+    OutlierKind.GPU_MODEL: lambda m: " + ".join(sorted({gpu.name for gpu in m.gpus})),
+    OutlierKind.DRIVER: lambda m: m.driver_version,
+    # A node with one GPU has no link between them.
+    OutlierKind.LINK: lambda m: (
+        replace(m.interconnect, weakest_pair=None) if len(m.gpus) > 1 else None
+    ),
+    OutlierKind.NETWORK: lambda m: replace(m.network, nics=()),
 }
 
-_Rank = tuple[tuple[int, ...], str]
-"""What a value is compared by: the worse first."""
 
-
-class _Fact(Struct, frozen=True, kw_only=True):
-    """A value of a node, to hold against the same of the other nodes."""
-
-    kind: OutlierKind
-    value: OutlierValue
-    rank: _Rank
-    place: object = None
-    """With what of another node it is compared, where a node has several of a kind."""
-    gpu: str | None = None
-
-
-def find_outliers(nodes: Mapping[str, Machine]) -> tuple[Outlier, ...]:
-    """Each respect in which a node differs from most, in the order of the nodes.
-
-    A value that is not known is left out. Of several GPUs of another model the first is named.
-    """
-    facts = [(host, fact) for host, machine in nodes.items() for fact in _facts(machine)]
-    same: dict[object, list[_Fact]] = {}
-    for _host, fact in facts:
-        same.setdefault((fact.kind, fact.place), []).append(fact)
-    usual = {key: _usual(of_all) for key, of_all in same.items()}
-    outliers: dict[object, Outlier] = {}
-    for host, fact in facts:
-        most = usual[fact.kind, fact.place]
-        if _is_odd(fact, most):
-            is_model = fact.kind is OutlierKind.GPU_MODEL
-            key = (host, fact.kind, fact.value if is_model else fact.place)
-            odd = Outlier(
-                host=host, kind=fact.kind, value=fact.value, usual=most.value, gpu=fact.gpu
-            )
-            outliers.setdefault(key, odd)
-    order, kinds = [*nodes], [*OutlierKind]
-    return tuple(
-        sorted(outliers.values(), key=lambda o: (order.index(o.host), kinds.index(o.kind)))
-    )
-
-
-def _facts(machine: Machine) -> Iterator[_Fact]:
-    """What is known of a node."""
-    count, driver = len(machine.gpus), machine.driver_version
-    yield _Fact(kind=OutlierKind.FEWER_GPUS, value=count, rank=((count,), ""))
-    if driver is not None:
-        yield _Fact(kind=OutlierKind.DRIVER, value=driver, rank=version_rank(driver))
-    # A node with one GPU has no link between them.
-    if count > 1:
-        link = replace(machine.interconnect, weakest_pair=None)
-        yield _Fact(kind=OutlierKind.SLOWER_LINK, value=link, rank=(link_rank(link), ""))
-    network = replace(machine.network, nics=())
-    yield _Fact(kind=OutlierKind.SLOWER_NETWORK, value=network, rank=(network_rank(network), ""))
-    size = machine.host.available_bytes
-    if size is not None:
-        yield _Fact(kind=OutlierKind.LESS_HOST_MEMORY, value=size, rank=((size,), ""))
-    for place, gpu in enumerate(machine.gpus):
-        label, free, name = gpu.label, gpu.free_bytes, gpu.name
-        rank = ((), name)
-        yield _Fact(kind=OutlierKind.GPU_MODEL, value=name, rank=rank, place=place, gpu=label)
-        on_host = machine.accelerator.row.on_host or gpu.shares_host_memory
-        if free is not None and not on_host:
-            kind, where = OutlierKind.BUSY_GPU, (place, name)
-            yield _Fact(kind=kind, value=free, rank=((free,), ""), place=where, gpu=label)
-
-
-def _usual(facts: Sequence[_Fact]) -> _Fact:
-    """The middle one of sizes; else the most frequent, of equally frequent ones the best."""
-    ranked = sorted(facts, key=lambda fact: fact.rank)
-    if facts[0].kind in _ODD_BELOW:
-        return ranked[len(ranked) // 2]
-    common = multimode(fact.rank for fact in facts)
-    return next(fact for fact in reversed(ranked) if fact.rank in common)
-
-
-def _is_odd(fact: _Fact, usual: _Fact) -> bool:
-    """Whether a value is worse than the usual one; of models and drivers, whether it is another."""
-    if fact.kind in _ODD_BELOW:
-        [size], [middle] = fact.rank[0], usual.rank[0]
-        return size < _ODD_BELOW[fact.kind] * middle
-    is_other = fact.kind in {OutlierKind.DRIVER, OutlierKind.GPU_MODEL}
-    return fact.rank != usual.rank if is_other else fact.rank < usual.rank
+def find_outliers(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
+    """Each respect in which a node differs from most; what it does not know is left out."""
+    for kind, read in _COMPARED.items():
+        values = {host: read(machine) for host, machine in nodes.items()}
+        known = {host: value for host, value in values.items() if value is not None}
+        usual = next(iter(multimode(known.values())), None)
+        for host, value in known.items():
+            if usual is not None and value != usual:
+                yield Outlier(host=host, kind=kind, value=value, usual=usual)
 
 
 def link_rank(link: Interconnect) -> tuple[int, int]:
@@ -183,11 +110,6 @@ def network_rank(network: Network) -> tuple[bool, int, int]:
     """A key that sorts the slower network first; an unknown rate sorts as the slowest."""
     rate = -1 if network.bytes_per_s is None else network.bytes_per_s
     return (network.is_fast, _NETWORK_KINDS.index(network.kind), rate)
-
-
-def version_rank(version: str) -> _Rank:
-    """A key that sorts the older version first."""
-    return (tuple(numbers_in(version)), version)
 
 
 def numbers_in(text: str) -> list[int]:
@@ -266,7 +188,7 @@ def merge_nodes(
     _refuse_two_accelerators(nodes)
     return Fleet(
         machine=_merge_machines(list(nodes.values())),
-        outliers=find_outliers(nodes),
+        outliers=tuple(find_outliers(nodes)),
         short=tuple(_find_short(nodes, slots or {})),
         notes=tuple(_own_notes(nodes)),
         failures=failures,
@@ -318,7 +240,11 @@ def _merge_machines(machines: Sequence[Machine]) -> Machine:
         accelerator=machines[0].accelerator,
         nodes=len(machines),
         gpus=_merge_gpus([machine.gpus for machine in equal]),
-        interconnect=_merge_interconnects([machine.interconnect for machine in equal]),
+        # The worst class and the lowest rate, which may be those of two nodes.
+        interconnect=replace(
+            min((machine.interconnect for machine in equal), key=link_rank),
+            bytes_per_s=least(machine.interconnect.bytes_per_s for machine in equal),
+        ),
         links=_shared((machine.links for machine in equal), ()),
         left_out=_shared((machine.left_out for machine in machines), ()),
         host=_merge_hosts([machine.host for machine in machines]),
@@ -378,12 +304,6 @@ def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
         memory_source=_shared((gpu.memory_source for gpu in gpus), None),
         processes=_shared((gpu.processes for gpu in gpus), ()),
     )
-
-
-def _merge_interconnects(links: Sequence[Interconnect]) -> Interconnect:
-    """The worst class and the lowest rate, which may be those of two nodes."""
-    weakest = min(links, key=link_rank)
-    return replace(weakest, bytes_per_s=least(link.bytes_per_s for link in links))
 
 
 def _merge_networks(machines: Sequence[Machine]) -> Network:
@@ -452,4 +372,4 @@ def _merge_disks(disks: Sequence[Disk | None]) -> Disk | None:
 def _oldest(versions: Iterable[str | None]) -> str | None:
     releases = list(versions)
     known = [version for version in releases if version is not None]
-    return min(known, key=version_rank) if len(known) == len(releases) else None
+    return min(known, key=numbers_in) if len(known) == len(releases) else None

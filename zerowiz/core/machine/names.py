@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from zerowiz.core.machine.interconnect import PCIE_LANE_BYTES_PER_S
 from zerowiz.core.machine.types import Network
-from zerowiz.core.structs import Count, decode, shows
+from zerowiz.core.structs import Count, shows
 from zerowiz.errors import UsageError
 
 # What a name is compared without: `A100-SXM4-80GB` and `a100 sxm 80` are one.
@@ -59,19 +59,6 @@ class GpuModel(Struct, frozen=True, kw_only=True):
     def spellings(self) -> frozenset[str]:
         """Every name of it, without case and punctuation."""
         return _spellings(self.name, self.aliases)
-
-
-class _GpuTable(Struct, frozen=True, kw_only=True):
-    gpus: tuple[GpuModel, ...]
-
-
-def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
-    """The rows of `data/gpus.json`.
-
-    Raises:
-        UsageError: A row lacks a key, or a key has another type; the message names it.
-    """
-    return decode(_GpuTable, value, "gpu table").gpus
 
 
 # A plan for all machines looks each GPU up in each row.
@@ -157,19 +144,6 @@ class Instance(Struct, frozen=True, kw_only=True):
         torchx/specs/named_resources_aws.py, MEM_TAX: 96 % works for most instance types.
         """
         return self.host_bytes * 96 // 100
-
-
-class _InstanceTable(Struct, frozen=True, kw_only=True):
-    instances: tuple[Instance, ...]
-
-
-def decode_instances(value: object) -> tuple[Instance, ...]:
-    """The rows of `data/instances.json`.
-
-    Raises:
-        UsageError: A row lacks a key, or a key has another type; the message names it.
-    """
-    return decode(_InstanceTable, value, "instance table").instances
 
 
 def normalize_instance(name: str) -> str:

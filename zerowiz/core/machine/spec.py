@@ -27,7 +27,6 @@ from zerowiz.core.machine.types import (
     PairLink,
     join_pairs,
     with_gpus,
-    with_nodes,
 )
 from zerowiz.core.structs import decode, encode, replace
 from zerowiz.errors import UsageError
@@ -66,7 +65,7 @@ def parse_machine(
     node = instance_node(row, table).with_notes(*note_smallest(phrase.name, instances))
     if gpus_per_node is not None:
         node = with_gpus(node, gpus_per_node)
-    return with_nodes(node, 1 if phrase.count is None else phrase.count)
+    return replace(node, nodes=1 if phrase.count is None else phrase.count)
 
 
 def named_instance(text: str, instances: Sequence[Instance]) -> Instance | None:
@@ -113,7 +112,7 @@ def parse_spec(
             f"`{text}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs, not {count}",
             "for several nodes add `$nodes 2`, and give the GPUs of one node here",
         )
-    model = pick_model(models)
+    model, four = pick_model(models), shell.quote(f"4x{phrase.name}")
     links = _links(model, count)
     gpus = tuple(
         Gpu(
@@ -139,11 +138,15 @@ def parse_spec(
         host=Host(),
         notes=(
             *note_guess(phrase.name, model, table),
-            *(() if gpus_per_node or phrase.count else _note_one(phrase.name)),
+            *(
+                ()
+                if gpus_per_node or phrase.count
+                else (f"`{phrase.name}` is one GPU; for four in a node use `$machine {four}`",)
+            ),
             *_note_link(model, count),
         ),
     )
-    return with_nodes(node, 1 if phrase.nodes is None else phrase.nodes)
+    return replace(node, nodes=1 if phrase.nodes is None else phrase.nodes)
 
 
 def _links(model: GpuModel, count: int) -> tuple[PairLink, ...]:
@@ -167,11 +170,6 @@ def _expected_link(model: GpuModel, count: int) -> Interconnect:
         kind = LinkClass.NVLINK_PARTIAL if model.nvlink_gpus else LinkClass.PCIE
         bytes_per_s = model.pcie_bytes_per_s
     return Interconnect(link_class=kind, bytes_per_s=bytes_per_s, weakest_pair=(0, 1))
-
-
-def _note_one(name: str) -> tuple[str, ...]:
-    four = shell.quote(f"4x{name}")
-    return (f"`{name}` is one GPU; for four in a node use `$machine {four}`",)
 
 
 def _note_link(model: GpuModel, count: int) -> tuple[str, ...]:

@@ -626,11 +626,6 @@ def least(values: Iterable[_Ordered | None]) -> _Ordered | None:
     return None if None in items else min(items)  # type: ignore[type-var, return-value]
 
 
-def with_nodes(machine: Machine, nodes: int) -> Machine:
-    """The machine with this many equal nodes."""
-    return replace(machine, nodes=nodes)
-
-
 def with_host_memory(machine: Machine, size_bytes: int) -> Machine:
     """The machine whose nodes have this much memory for the job.
 

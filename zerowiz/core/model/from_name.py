@@ -16,7 +16,7 @@ from zerowiz.core.model.hf_config import (
     read_architecture,
 )
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.structs import Count, decode, replace
+from zerowiz.core.structs import Count, replace
 from zerowiz.errors import UsageError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmbt])", re.IGNORECASE)
@@ -359,19 +359,6 @@ class KnownModel(Struct, frozen=True, kw_only=True):
     def build(self) -> Model:
         """The model, counted by its config."""
         return model_from_config(self.name, self.config)
-
-
-class _ModelTable(Struct, frozen=True, kw_only=True):
-    models: tuple[KnownModel, ...]
-
-
-def decode_known_models(value: object) -> tuple[KnownModel, ...]:
-    """The rows of `data/models.json`.
-
-    Raises:
-        UsageError: A row lacks a key, or a key has another type; the message names it.
-    """
-    return decode(_ModelTable, value, "model table").models
 
 
 # Rule: the words of an id that say nothing of a model's shape.

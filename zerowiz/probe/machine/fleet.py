@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from enum import StrEnum
 from tempfile import TemporaryFile
 from threading import Event, Lock
 from typing import IO
@@ -25,72 +24,49 @@ from zerowiz.core.machine.spec import decode_machine
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 
-# Make the command line that runs a command on another node, by SSH, pdsh or SLURM.
+# Make the command line that runs a command on another node, by SSH or SLURM.
 
-
-class Transport(StrEnum):
-    """What runs a command on another node."""
-
-    SSH = "ssh"
-    PDSH = "pdsh"
-    SRUN = "srun"
-
+Transport = Callable[[str, Sequence[str]], tuple[str, ...]]
+"""The words that run a command on a host."""
 
 # A node that is down must not delay the ones that wait.
 _CONNECT_S = 10
 
 
-def _ssh(host: str, command: Sequence[str], _environ: Mapping[str, str]) -> tuple[str, ...]:
+def by_ssh(host: str, command: Sequence[str]) -> tuple[str, ...]:
+    """The words by which `ssh` runs it."""
     # A master process of ControlPersist would outlive this call.
     options = ("BatchMode=yes", f"ConnectTimeout={_CONNECT_S}", "ControlMaster=no")
     words = tuple(word for option in options for word in ("-o", option))
     return ("ssh", *words, "--", host, shlex.join(command))
 
 
-def _pdsh(host: str, command: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    # PDSH_RCMD_TYPE is the user's choice; without it some builds of pdsh use rsh.
-    kind = environ.get("PDSH_RCMD_TYPE") or "ssh"
-    words = ("pdsh", "-N", "-S", "-R", kind, "-t", f"{_CONNECT_S}", "-w", host)
-    # pdsh(1): it replaces `%h` by the host, also inside quotes; `%%` is a `%`.
-    return (*words, shlex.join(command).replace("%", "%%"))
-
-
-def _srun(host: str, command: Sequence[str], _environ: Mapping[str, str]) -> tuple[str, ...]:
-    # The step sees what the whole job has on the node: every core, all of its memory.
+def by_srun(host: str, command: Sequence[str]) -> tuple[str, ...]:
+    """The words by which `srun` runs it: the step sees every core of the job, and its memory."""
     words = ("--overlap", "--cpu-bind=none", "--mem=0", "--input=none", "--quiet")
     return ("srun", "--nodes=1", "--ntasks=1", *words, f"--nodelist={host}", *command)
 
 
-_ARGV: Mapping[Transport, Callable[[str, Sequence[str], Mapping[str, str]], tuple[str, ...]]] = {
-    Transport.SSH: _ssh,
-    Transport.PDSH: _pdsh,
-    Transport.SRUN: _srun,
-}
-
-# Names, addresses and `user@host`; neither options nor the lists of pdsh and srun.
+# Names, addresses and `user@host`; neither options nor the lists of srun.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%-]*")
 
 
 def pick_transport(
     environ: Mapping[str, str], which: Callable[[str], str | None] = shutil.which
 ) -> Transport:
-    """`srun` inside a job of SLURM, `pdsh` where the user has configured it, else `ssh`.
+    """`srun` inside a job of SLURM, else `ssh`.
 
     Raises:
         PreflightError: None of them is installed.
     """
-    wanted = (
-        (Transport.SRUN, "SLURM_JOB_ID" in environ),
-        (Transport.PDSH, "PDSH_RCMD_TYPE" in environ),
-        (Transport.SSH, True),
-    )
-    for transport, takes in wanted:
-        if takes and which(transport.value) is not None:
-            return transport
-    raise PreflightError(
-        "no `ssh` on PATH, which zerowiz needs to reach the nodes",
-        "install an SSH client, or plan for nodes like this one: `$nodes 2`",
-    )
+    if "SLURM_JOB_ID" in environ and which("srun") is not None:
+        return by_srun
+    if which("ssh") is None:
+        raise PreflightError(
+            "no `ssh` on PATH, which zerowiz needs to reach the nodes",
+            "install an SSH client, or plan for nodes like this one: `$nodes 2`",
+        )
+    return by_ssh
 
 
 def node_command(
@@ -109,9 +85,7 @@ def node_command(
     return (*limit, python, "-P", "-m", "zerowiz", "machine", "--json", *words)
 
 
-def argv_for(
-    transport: Transport, command: Sequence[str], environ: Mapping[str, str]
-) -> Callable[[str], Sequence[str]]:
+def argv_for(transport: Transport, command: Sequence[str]) -> Callable[[str], Sequence[str]]:
     """A function that makes the command line for a host.
 
     It raises UsageError for a text that cannot be a host.
@@ -120,7 +94,7 @@ def argv_for(
     def argv(host: str) -> Sequence[str]:
         if _HOST.fullmatch(host) is None:
             raise UsageError(f"`{host}` is not the name of a host")
-        return _ARGV[transport](host, command, environ)
+        return transport(host, command)
 
     return argv
 
@@ -233,7 +207,7 @@ def _read(file: IO[bytes]) -> str:
 # How the output of `zerowiz machine --json` begins; login shells may print other text before it.
 _OBJECT = re.compile(r'\{\s*"schema_version"')
 # The transport's own last line about a command that failed; the command's reason stands above it.
-_EPILOGUE = re.compile(r"pdsh@|srun: error: .*: Exited with exit code|srun: Terminating|slurmstepd")
+_EPILOGUE = re.compile(r"srun: error: .*: Exited with exit code|srun: Terminating|slurmstepd")
 _SHOWN = 200
 
 
@@ -247,7 +221,8 @@ def parse_answer(host: str, status: int, stdout: str, stderr: str) -> NodeAnswer
         stderr: Holds the reason if it failed.
     """
     try:
-        content = next(_objects(stdout), None)
+        # A command that fails says why in an object of its own, and on stderr.
+        content = next((each for each in _objects(stdout) if "error" not in each), None)
         if content is None:
             return NodeFailure(host=host, why=_reason(status, stdout, stderr))
         version = content["schema_version"]

@@ -16,7 +16,7 @@ from zerowiz.core.machine.interconnect import (
     link_pair,
 )
 from zerowiz.core.machine.names import match_models
-from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, PairLink, PcieSlot
+from zerowiz.core.machine.types import Gpu, LeftOutGpu, PairLink, PcieSlot
 from zerowiz.core.structs import replace
 from zerowiz.probe.host_files import Files, World
 from zerowiz.probe.machine import nvml_calls
@@ -148,7 +148,10 @@ def _read_device(session: Session, files: Files, index: int, ordinal: int) -> De
         clique=None if fabric is None else fabric.clique,
         ecc=session.maybe(nvml_calls.ecc_is_on, handle),
         mig_mode=mig_mode,
-        processes=_read_processes(session, files, handle),
+        processes=tuple(
+            replace(process, name=(files.text(f"proc/{process.pid}/comm") or "").strip() or None)
+            for process in session.maybe(nvml_calls.processes, handle) or ()
+        ),
     )
     gpu = _with_memory(gpu, memory)
     slices = tuple(_read_slices(session, handle, gpu)) if mig_mode else ()
@@ -192,14 +195,6 @@ def _read_slot(session: Session, files: Files, handle: object, bus_id: str | Non
         max_lanes=session.maybe(nvml_calls.max_lanes, handle),
         current_lanes=session.maybe(nvml_calls.current_lanes, handle),
         upstream_bytes_per_s=upstream,
-    )
-
-
-def _read_processes(session: Session, files: Files, handle: object) -> tuple[GpuProcess, ...]:
-    processes = session.maybe(nvml_calls.processes, handle) or ()
-    return tuple(
-        replace(process, name=(files.text(f"proc/{process.pid}/comm") or "").strip() or None)
-        for process in processes
     )
 
 

@@ -264,34 +264,26 @@ def _is_on(mode: tuple[int, int]) -> bool:
     return bool(mode[0])
 
 
+def _as_it_is(answer: object) -> object:
+    return answer
+
+
 driver_version = _answer("nvmlSystemGetDriverVersion", str)
 """Such as `580.159.04`."""
-
-
-def cuda_version(nvml: ModuleType) -> tuple[int, int]:
-    """The newest CUDA that the driver runs: 13000 is 13.0."""
-    number = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
-    return number // 1000, number % 1000 // 10
-
-
+cuda_version = _answer(
+    "nvmlSystemGetCudaDriverVersion_v2", lambda number: (number // 1000, number % 1000 // 10)
+)
+"""The newest CUDA that the driver runs: 13000 is 13.0."""
 count = _answer("nvmlDeviceGetCount", int)
 """The count of GPUs, also of those that may not be opened."""
-
-
-def handle(nvml: ModuleType, index: int) -> object:
-    """NVML's handle of a GPU; this is the first call that fails for a lost one."""
-    return nvml.nvmlDeviceGetHandleByIndex(index)
-
-
+handle = _answer("nvmlDeviceGetHandleByIndex", _as_it_is)
+"""NVML's handle of a GPU; this is the first call that fails for a lost one."""
 name = _answer("nvmlDeviceGetName", str)
 """Such as `NVIDIA H200`."""
 uuid = _answer("nvmlDeviceGetUUID", str)
 """`GPU-...`, or `MIG-...` for a slice."""
-
-
-def bus_id(nvml: ModuleType, gpu: object) -> str:
-    """The PCI address, with a domain of eight digits."""
-    return str(nvml.nvmlDeviceGetPciInfo(gpu).busId)
+bus_id = _answer("nvmlDeviceGetPciInfo", lambda info: str(info.busId))
+"""The PCI address, with a domain of eight digits."""
 
 
 class GpuMemory(Struct, frozen=True, kw_only=True):
@@ -333,31 +325,23 @@ def memory_v1(nvml: ModuleType, gpu: object) -> GpuMemory:
     )
 
 
-def compute_capability(nvml: ModuleType, gpu: object) -> tuple[int, int]:
-    """CUDA's compute capability, such as 9 and 0."""
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
-    return int(major), int(minor)
-
-
+compute_capability = _answer(
+    "nvmlDeviceGetCudaComputeCapability", lambda version: (int(version[0]), int(version[1]))
+)
+"""CUDA's compute capability, such as 9 and 0."""
 ecc_is_on = _answer("nvmlDeviceGetEccMode", _is_on)
 """Whether error correction is on now."""
 mig_is_on = _answer("nvmlDeviceGetMigMode", _is_on)
 """Whether the GPU is split into slices now."""
 most_slices = _answer("nvmlDeviceGetMaxMigDeviceCount", int)
 """How many MIG slices it could have; the numbers of slices are below that, with gaps."""
-
-
-def slice_handle(nvml: ModuleType, gpu: object, index: int) -> object:
-    """NVML's handle of a MIG slice."""
-    return nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-
-
-def processes(nvml: ModuleType, gpu: object) -> tuple[GpuProcess, ...]:
-    """The processes that hold memory of it; in a container the pids may be the host's."""
-    infos = nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
-    return tuple(GpuProcess(pid=int(p.pid), used_bytes=p.usedGpuMemory) for p in infos)
-
-
+slice_handle = _answer("nvmlDeviceGetMigDeviceHandleByIndex", _as_it_is)
+"""NVML's handle of a MIG slice."""
+processes = _answer(
+    "nvmlDeviceGetComputeRunningProcesses",
+    lambda infos: tuple(GpuProcess(pid=int(p.pid), used_bytes=p.usedGpuMemory) for p in infos),
+)
+"""The processes that hold memory of it; in a container the pids may be the host's."""
 max_generation = _answer("nvmlDeviceGetMaxPcieLinkGeneration", int)
 """The PCIe generation that both GPU and slot support."""
 current_generation = _answer("nvmlDeviceGetCurrPcieLinkGeneration", int)
@@ -387,13 +371,8 @@ def link_carries_p2p(nvml: ModuleType, gpu: object, link: int) -> bool:
 
 remote_type = _answer("nvmlDeviceGetNvLinkRemoteDeviceType", int)
 """The type of the device at the other end of an NVLink (`nvmlIntNvLinkDeviceType_t`)."""
-
-
-def remote_bus_id(nvml: ModuleType, gpu: object, link: int) -> str:
-    """The PCI address of the device at the other end of an NVLink."""
-    return str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link).busId)
-
-
+remote_bus_id = _answer("nvmlDeviceGetNvLinkRemotePciInfo", lambda info: str(info.busId))
+"""The PCI address of the device at the other end of an NVLink."""
 common_ancestor = _answer("nvmlDeviceGetTopologyCommonAncestor", int)
 """The level at which the PCIe paths of two GPUs meet (`nvmlGpuTopologyLevel_t`)."""
 p2p_status = _answer("nvmlDeviceGetP2PStatus", int)

@@ -9,7 +9,6 @@ from http.client import HTTPException, HTTPMessage
 from threading import Thread
 from typing import IO, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from zerowiz import __version__
@@ -108,13 +107,6 @@ def _within_deadline(ask: Callable[[], bytes]) -> bytes:
         raise URLError(f"no answer within {_DEADLINE_S} s") from None
 
 
-def _is_http(endpoint: str) -> bool:
-    try:
-        return urlsplit(endpoint).scheme in {"http", "https"}
-    except ValueError:
-        return False
-
-
 def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     """The content of the main revision's config.json.
 
@@ -126,7 +118,7 @@ def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     Raises:
         ZerowizError: The Hub cannot be reached, or refuses.
     """
-    if not _is_http(endpoint):
+    if not endpoint.lower().startswith(("http://", "https://")):
         raise UsageError(
             f"`HF_ENDPOINT` is not a http address: `{endpoint}`",
             "`unset HF_ENDPOINT`",

@@ -1,12 +1,13 @@
 """Find the Python that the ranks run with, its libraries, launchers, programs and ports."""
 
 import os
+import random
 import re
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -147,50 +148,20 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
 
 # Find a free port.
 
-# Below the ports of torchrun (29400), DeepSpeed (29500) and Kubernetes' NodePorts (30000).
-_LOWEST, _HIGHEST = 10_000, 29_399
-_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Below what the kernel gives to connections, from 32768 on (ip(7), ip_local_port_range), and below
+# the ports of torchrun (29400), DeepSpeed (29500) and Kubernetes' NodePorts (30000).
+_PORTS = range(10_000, 29_400)
 
 
-def find_free_port(ephemeral_ports: Path = _EPHEMERAL_PORTS) -> int:
-    """A TCP port on which no process listens.
+def find_free_port() -> int:
+    """A TCP port on which no process listens; concurrent jobs try different ones.
 
-    It takes seconds until a job's first rank listens there. Meanwhile the kernel gives ephemeral
-    ports to connections of other processes, so the port is outside of that range.
-
-    Args:
-        ephemeral_ports: The file with the range (ip(7), ip_local_port_range).
+    It takes seconds until a job's first rank listens there.
     """
-    try:
-        first, last = map(int, ephemeral_ports.read_text(encoding="ascii").split())
-    except (OSError, ValueError):
-        first, last = 0, 0
-    for port in _from_random_start():
-        if not first <= port <= last and is_free(port):
-            return port
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
-
-
-def _from_random_start() -> Iterator[int]:
-    """Each port once, from a random one on, so that concurrent jobs try different ports."""
-    count = _HIGHEST - _LOWEST + 1
-    start = int.from_bytes(os.urandom(4), "big")
-    return (_LOWEST + (start + offset) % count for offset in range(count))
-
-
-def is_free(port: int) -> bool:
-    """Whether a job's first rank can listen on a port.
-
-    Source: torch's TCPStore listens with SO_REUSEADDR, so closed connections of an earlier job do
-    not count.
-    """
-    with socket.socket() as listener, suppress(OSError):
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("", port))
-        return True
-    return False
+    while True:
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("", random.choice(_PORTS)))  # noqa: S311 - nobody has to guess it
+            return int(listener.getsockname()[1])
 
 
 # Find the programs and folders of a launch, and a free port.
