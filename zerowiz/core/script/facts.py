@@ -10,6 +10,7 @@ from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.settings import HYPERPARAMETERS, OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS, Integration
+from zerowiz.errors import LineEdit
 
 
 class Convention(StrEnum):
@@ -111,6 +112,8 @@ class WeightSave(ScriptCall, frozen=True, kw_only=True):
 
     adapters_only: bool
     """Whether it writes the adapters alone, where the model has some."""
+    instead: LineEdit | None = None
+    """What saves whole weights at every stage; None where no such line is exact."""
 
 
 class StageKind(StrEnum):
@@ -313,6 +316,16 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         """A line of the facts, with its file: `train.py line 8`."""
         path, number = self.locate(line)
         return f"{path} line {number}"
+
+    def edit(self, line: int | None, **change: str) -> LineEdit:
+        """What to write at the call in a line of the facts: fields of LineEdit."""
+        path, number = self.locate(line)
+        return LineEdit(path=path, line=number, **change)
+
+    def removal(self, source: ValueSource) -> tuple[LineEdit, ...]:
+        """What to write where an argument of a call decides a setting, and is to be removed."""
+        name = source.keyword
+        return () if name is None else (self.edit(source.line, keyword=name),)
 
     def place(self, line: int | None) -> str:
         """As `where`, without the file if that is `text_path`."""

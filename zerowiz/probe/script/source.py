@@ -222,7 +222,7 @@ ACCELERATOR = ("accelerate", "Accelerator")
 HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 
 
-def parse_quietly(text: str) -> ast.Module:
+def parse_quietly(text: str | bytes) -> ast.Module:
     """The syntax tree of a script, without Python's warnings, such as of invalid escapes.
 
     Raises:

@@ -9,9 +9,10 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.model import is_after_engine, is_other, loads
 from zerowiz.probe.script.reader import Reader, short_code
-from zerowiz.probe.script.source import FunctionCall, decide, is_one_rank, last_name
+from zerowiz.probe.script.source import FunctionCall, decide, last_name
 from zerowiz.probe.script.trainer import (
     built_trainers,
+    is_on_one_rank,
     may_be_gathered,
     names_of,
     trained_models,
@@ -30,13 +31,6 @@ _OF_MODEL: Mapping[str, StageKind] = {
     "save_checkpoint": StageKind.ALONE,
     **dict.fromkeys(("save_16bit_model", "save_fp16_model", "generate"), StageKind.ALONE_SHARDED),
 }
-
-
-def _is_on_one_rank(call: FunctionCall) -> bool:
-    """Whether a condition around a call, or one on which its function was left, is on the rank."""
-    # What a `with` block enters stands there as well, and is none of these.
-    left = (e for e in call.around if isinstance(e, ast.UnaryOp | ast.Compare | ast.BoolOp))
-    return any(map(is_one_rank, (*call.tests, *left)))
 
 
 def _base(call: FunctionCall) -> ast.expr | None:
@@ -117,7 +111,7 @@ class _StageFinder:
         by_owner = ((table.get(call.method), is_owner) for table, is_owner in self.owners)
         found = [(kind, is_owner) for kind, is_owner in by_owner if kind is not None]
         places = [call, *filter(None, [self.started.get(call.function)])]
-        if not (is_variable or found) or not any(map(_is_on_one_rank, places)):
+        if not (is_variable or found) or not any(map(is_on_one_rank, places)):
             return None
         if is_variable and self.is_trained(call, func):
             return StageKind.ALONE_SHARDED
