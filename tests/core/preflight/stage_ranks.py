@@ -156,15 +156,18 @@ def accelerate(stage: int, folder: Path) -> dict[str, object]:
     batch = {name: value[None] for name, value in Rows()[0].items()}
     acc.backward(net(**batch).loss)
     optimizer.step()
-    state, bare = acc.get_state_dict(net), acc.unwrap_model(net)
+    bare, main = acc.unwrap_model(net), acc.is_main_process
     seen: dict[str, object] = {
         "clip_grad_value_": outcome(lambda: acc.clip_grad_value_(net.parameters(), 1.0)),
         "no_sync": outcome(lambda: net.no_sync().__enter__()),
         "two models": outcome(lambda: acc.prepare(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))),
     }
-    if rank() == 0:
+    # What `doctor --fix` writes, on all ranks.
+    bare.save_pretrained(
+        folder / "gathered", state_dict=acc.get_state_dict(net), is_main_process=main
+    )
+    if main:
         bare.save_pretrained(folder / "itself")
-        bare.save_pretrained(folder / "gathered", state_dict=state)
         seen["itself"] = saved_bytes(folder / "itself")
         seen["gathered"] = saved_bytes(folder / "gathered")
     # Only the last call may leave rank 0 waiting: which one is its own job.

@@ -116,7 +116,15 @@ def test_the_trainer_saves_instead_of_its_model(save: str, written: str | None) 
             "accelerator.unwrap_model(model).save_pretrained('out')",
             (
                 "accelerator.unwrap_model(model).save_pretrained("
-                "'out', state_dict=accelerator.get_state_dict(model))"
+                "'out', state_dict=accelerator.get_state_dict(model), "
+                "is_main_process=accelerator.is_main_process)"
+            ),
+        ),
+        (
+            "model.save_pretrained('out', is_main_process=accelerator.is_main_process)",
+            (
+                "model.save_pretrained('out', is_main_process=accelerator.is_main_process, "
+                "state_dict=accelerator.get_state_dict(model))"
             ),
         ),
         ("if accelerator.is_main_process: model.save_pretrained('out')", None),

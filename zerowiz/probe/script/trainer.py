@@ -197,8 +197,16 @@ def _instead(facts: ScriptFacts, job: "TrainedModels", call: FunctionCall) -> Li
             case [(_, trainer)], _, _ if is_plain:
                 return facts.edit(call.line, call=call.method, func=f"{trainer}.save_model")
             case [], [(_, model)], ast.Attribute(value=accelerator, attr="prepare"):
-                gathered = f"{ast.unparse(accelerator)}.get_state_dict({model})"
-                return facts.edit(call.line, call=call.method, keyword="state_dict", code=gathered)
+                name = ast.unparse(accelerator)
+                # Only the first rank has what is gathered.
+                main = call.keyword("is_main_process") is None
+                more = f", is_main_process={name}.is_main_process" if main else ""
+                return facts.edit(
+                    call.line,
+                    call=call.method,
+                    keyword="state_dict",
+                    code=f"{name}.get_state_dict({model}){more}",
+                )
             case _:
                 pass
     return None
