@@ -640,3 +640,56 @@ def test_a_shape_is_taken_for_what_it_is(
     script: str, words: tuple[str, ...], setting: str, expected: object
 ) -> None:
     assert expected == value_of(settings_of(script, *words), setting)
+
+
+# Of 2U1/Qwen2-VL-Finetune, OpenLMLab/LOMO, huggingface/parler-tts, princeton-nlp/SimPO and
+# OpenGVLab/InternVL: an option that has the name of a length.
+LENGTH = """from dataclasses import dataclass
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+@dataclass
+class Own(TrainingArguments):
+    max_length: int = 20
+(args,) = HfArgumentParser(Own).parse_args_into_dataclasses()
+"""
+PREFERRED = """from trl import DPOConfig, DPOTrainer
+from transformers import HfArgumentParser
+class Mine(DPOTrainer):
+    def concatenated_forward(self, model, batch):
+        return model(**batch)
+(args,) = HfArgumentParser(DPOConfig).parse_args_into_dataclasses()
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "use", "expected"),
+    [
+        (LENGTH, "", None),
+        (LENGTH, "print('max_length')", None),
+        (LENGTH, "args.max_length = 7", None),
+        (LENGTH, "gen_kwargs = {'max_length': args.max_length}", None),
+        (LENGTH, "model.generate(x, max_length=args.max_length)", None),
+        (LENGTH, "trainer.generation_config.max_length", None),
+        (LENGTH, "tokenizer.model_max_length = args.max_length", 20),
+        (LENGTH, "rows = Rows(args.max_length)", 20),
+        (LENGTH, "rows = Rows(getattr(args, 'max_length'))", 20),
+        (LENGTH, "rows = Rows(vars(args)['max_length'])", 20),
+        (PREFERRED, "Mine(model, args=args)", None),
+        (PREFERRED, "Mine(model, args=args, collator=Rows(args.max_length))", 1024),
+        (PREFERRED, "DPOTrainer(model, args=args)", 1024),
+    ],
+)
+def test_a_length_is_that_of_what_trains_where_something_reads_it(
+    start: str, use: str, expected: int | None
+) -> None:
+    settings = settings_of(f"{start}{use}\nTrainer(model, args=args)\n")
+    assert expected == value_of(settings, "sequence_tokens")
+    assert "sequence_tokens" in {*settings.values, *settings.unseen}
+
+
+def test_the_length_of_a_forecast_counts_no_tokens() -> None:
+    parsed = "import argparse, deepspeed\np = argparse.ArgumentParser()\n{}args = p.parse_args()\n"
+    options = "p.add_argument('--seq_len', type=int, default=96)\n"
+    used = "deepspeed.initialize(args=args)\nRows(args.seq_len)\n"
+    assert 96 == value_of(settings_of(parsed.format(options) + used), "sequence_tokens")
+    options += "p.add_argument('--pred_len', type=int, default=96)\n"
+    assert value_of(settings_of(parsed.format(options) + used), "sequence_tokens") is None
