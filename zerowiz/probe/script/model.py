@@ -55,7 +55,7 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     lengths = (facts.sequence_tokens, _sequence(read))
     used = (length for length in lengths if length.seen and _is_used(length, facts, read))
     facts = facts.with_sources(
-        sequence_tokens=next(used, UNSEEN),
+        sequence_tokens=next(used, UNSEEN if lengths[1].seen else lengths[1]),
         attention=_attention(read),
         model=_model(read),
     )
@@ -142,21 +142,26 @@ def _is_parameter(expr: ast.expr, call: FunctionCall) -> bool:
     return isinstance(expr, ast.Name) and call.scope.owner(expr.id).values.get(expr.id) == [None]
 
 
-_16_BIT = frozenset({"bfloat16", "float16", "half"})
+# What a `dtype=` is that gives no 16-bit weights, or asks the precision of the training; `"auto"`
+# is that of the file.
+_NOT_16_BIT = re.compile(r"None|'auto'|(torch\.)?float(32)?|.*\b[bf]p?16\b.*")
 
 
 def _loaded_16_bit(read: Reader) -> ValueSource | None:
-    """The `dtype=` with which every model that is to be trained is loaded in 16 bits."""
+    """The `dtype=` with which every model that is to be trained is, or may be, loaded in 16 bits.
+
+    What has such an argument is a model, of whatever class.
+    """
     dtypes: list[ValueSource | None] = []
-    for call in read.source.calls:
-        if loads(read.source, call) != "Model" or is_other(call):
-            continue
+    for call in read.source.by_method.get("from_pretrained", []):
         name = "dtype" if call.keyword("dtype") is not None else "torch_dtype"
         expr = call.keyword(name)
-        named = None if expr is None else read.follow(expr, call)
-        text = literal(named, call.scope) or last_name(named)
-        code = None if expr is None else f"{name}={ast.unparse(expr)}"
-        dtypes.append(ValueSource(line=call.line, code=code) if text in _16_BIT else None)
+        if is_other(call) or (expr is None and loads(read.source, call) != "Model"):
+            continue
+        dtype = "None" if expr is None else ast.unparse(read.follow(expr, call))
+        code = f"{name}={'' if expr is None else short_code(expr)}"
+        is_whole = _NOT_16_BIT.fullmatch(dtype)
+        dtypes.append(None if is_whole else ValueSource(line=call.line, code=code))
     return dtypes[0] if dtypes and None not in dtypes else None
 
 
