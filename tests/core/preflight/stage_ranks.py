@@ -1,6 +1,6 @@
 """What calls do at a ZeRO stage: a rank of a job of each integration, which writes what it saw.
 
-`torchrun stage_ranks.py KIND STAGE FOLDER`: KIND is `trainer`, `adapters`, `accelerate` or `engine`.
+`torchrun stage_ranks.py KIND STAGE FOLDER`: KIND is a function of this file.
 """
 
 import json
@@ -175,6 +175,23 @@ def accelerate(stage: int, folder: Path) -> dict[str, object]:
     return seen
 
 
+def unprepared(stage: int, _folder: Path) -> dict[str, object]:
+    """A loop with Accelerate that prepares the model, and then its optimizer."""
+    from accelerate import Accelerator, DeepSpeedPlugin
+
+    acc = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config(stage)))
+    net = LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS))
+    optimizer = torch.optim.AdamW(net.parameters())
+    batch = {name: value[None] for name, value in Rows()[0].items()}
+
+    def step() -> None:
+        whole = acc.prepare(net)
+        acc.prepare(optimizer)
+        acc.backward(whole(**batch).loss)
+
+    return {"step": outcome(step)}
+
+
 def engine(stage: int, folder: Path) -> dict[str, object]:
     """A loop over DeepSpeed's engine."""
     net = LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS))
@@ -210,9 +227,8 @@ def engine(stage: int, folder: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     kind, stage, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    seen = {"trainer": trainer, "adapters": adapters, "accelerate": accelerate, "engine": engine}[
-        kind
-    ](stage, folder)
+    jobs = (trainer, adapters, accelerate, unprepared, engine)
+    seen = {job.__name__: job for job in jobs}[kind](stage, folder)
     if rank() == 0:
         (folder / "seen.json").write_text(json.dumps(seen))
     while not (folder / "seen.json").exists():

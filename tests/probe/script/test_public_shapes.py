@@ -7,7 +7,7 @@ from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings, check_method
-from zerowiz.core.workload import Method, Optimizer
+from zerowiz.core.workload import Method, Optimizer, Trainer
 from zerowiz.errors import UsageError
 from zerowiz.probe.script.read_script import parse_script
 
@@ -52,6 +52,12 @@ p = argparse.ArgumentParser()
 p.add_argument("--adafactor", action="store_true")
 args = p.parse_args()
 accelerator = Accelerator()
+"""
+EITHER = """import trl
+if args.lora:
+    t = trl.DPOTrainer(m, args=a)
+else:
+    t = Trainer(m, args=a)
 """
 
 
@@ -498,6 +504,27 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, tuple[str, ...], object]]
         "gradient_checkpointing",
         [
             ("m = load(load_in_8bit=True)\nm = prepare_model_for_int8_training(m)\n", (), True),
+        ],
+    ),
+    "an attribute of the model turns checkpointing on": (
+        ACCELERATE,
+        "\naccelerator.prepare(m)\n",
+        "gradient_checkpointing",
+        [
+            ("model.gradient_checkpointing = args.adafactor", ("--adafactor",), True),
+            ("model.gradient_checkpointing = args.adafactor", (), False),
+            ("config.gradient_checkpointing = True", (), None),
+            ("wrapper.model.gradient_checkpointing = True", (), True),
+        ],
+    ),
+    "the trainer is one that this run builds": (
+        TRAINER,
+        "",
+        "trainer",
+        [
+            (EITHER, ("--lora",), Trainer.DPO),
+            (EITHER, (), Trainer.SFT),
+            (EITHER.replace("args.lora", "ask()"), (), None),
         ],
     ),
     "the model is the one that is trained": (

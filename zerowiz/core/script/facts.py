@@ -129,6 +129,8 @@ class StageKind(StrEnum):
     EVALUATES_FIRST = "evaluates_first"
     CLIPS_VALUES = "clips_values"
     TWO_MODELS = "two_models"
+    NO_OPTIMIZER = "no_optimizer"
+    """Accelerate gets the model in one call, and its optimizer in another."""
     SECOND_TRAINER = "second_trainer"
     """A second Trainer with the same TrainingArguments."""
     COPIES_MODEL = "copies_model"
@@ -161,6 +163,8 @@ class TrainerUse(Struct, frozen=True, kw_only=True):
     changed: str | None = None
     """The method of a class of the script that makes the loss itself: `MyTrainer.compute_loss`."""
     changed_line: int | None = None
+    conditions: tuple[ValueSource, ...] = ()
+    """What has to hold for the script to build it."""
 
 
 class TrainerFacts(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Find the calls of a script that are right at some ZeRO stages only."""
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
@@ -31,6 +32,10 @@ _OF_MODEL: Mapping[str, StageKind] = {
     "save_checkpoint": StageKind.ALONE,
     **dict.fromkeys(("save_16bit_model", "save_fp16_model", "generate"), StageKind.ALONE_SHARDED),
 }
+
+
+# An optimizer among what is prepared.
+_OPTIMIZER = re.compile(r"(?<![a-z])opt(im\w*)?\b")
 
 
 def _base(call: FunctionCall) -> ast.expr | None:
@@ -156,6 +161,8 @@ class _StageFinder:
                 kind = StageKind.CLIPS_VALUES
             case "prepare" if self._is_of_several(call):
                 kind = StageKind.TWO_MODELS
+            case "prepare" if self._lacks_optimizer(call):
+                kind = StageKind.NO_OPTIMIZER
             case _ if call in self.built and self._is_second(call):
                 kind = StageKind.SECOND_TRAINER
             case _:
@@ -166,6 +173,21 @@ class _StageFinder:
         """Whether an Accelerator gets several models by one call."""
         given = {*names_of(call.node.args, call)}
         return any(e.call is call and len(given & e.models) > 1 for e in self.models.engines)
+
+    def _lacks_optimizer(self, call: FunctionCall) -> bool:
+        """Whether an Accelerator gets a model by this call, and the optimizer by another."""
+        engines = [e for e in self.models.engines if e.call.function == call.function]
+        models = {name for engine in engines if engine.call is call for name in engine.models}
+        others = [
+            other
+            for other in self.source.by_method["prepare"]
+            if other.function == call.function
+            if any(map(_OPTIMIZER.search, map(ast.unparse, other.node.args)))
+        ]
+        return bool(models and others) and all(
+            not any(engine.call is other and engine.models for engine in engines)
+            for other in others
+        )
 
     def _is_second(self, call: FunctionCall) -> bool:
         """Whether every run builds another Trainer with the same arguments before."""

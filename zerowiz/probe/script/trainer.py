@@ -75,7 +75,10 @@ def built_trainers(read: Reader) -> list[BuiltTrainer]:
 
 def trainer_uses(read: Reader) -> Iterator[TrainerUse]:
     """The trainers of a script; where none is built in it, those whose arguments it has."""
-    built = [built_trainer.use for built_trainer in built_trainers(read)]
+    built = [
+        replace(trainer.use, conditions=tuple(read.conditions(trainer.call)))
+        for trainer in built_trainers(read)
+    ]
     yield from built
     if built:
         return
