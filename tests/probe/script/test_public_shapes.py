@@ -514,6 +514,7 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, tuple[str, ...], object]]
             ("model.gradient_checkpointing = args.adafactor", ("--adafactor",), True),
             ("model.gradient_checkpointing = args.adafactor", (), False),
             ("config.gradient_checkpointing = True", (), None),
+            ("model.vision_model.gradient_checkpointing = True", (), None),
             ("wrapper.model.gradient_checkpointing = True", (), True),
         ],
     ),

@@ -429,8 +429,8 @@ PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermi
 _CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
 # torch 2, nn/modules/module.py: the methods that return all parameters of a module.
 _ALL_PARAMETERS = frozenset({"parameters", "named_parameters"})
-# Names of what is trained.
-_MODEL = re.compile(r"(?<![a-z])(model|net|unet|transformer)$")
+# Names of a whole model; `model.vision_model` is a part of one.
+_MODELS = frozenset({"model", "net", "unet", "transformer"})
 # Names that stand for no parsed arguments.
 _SELF = frozenset({"self", "cls", "module", "state"})
 
@@ -535,7 +535,7 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self._visit_method(node, value, "requires_grad_", node.value)
             case ast.Assign(
                 targets=[ast.Attribute(value=value, attr="gradient_checkpointing")]
-            ) if _MODEL.search(last_name(value)):
+            ) if last_name(value) in _MODELS:
                 outer, self._tests = self._tests, (*self._tests, node.value)
                 self._visit_method(node, value, "gradient_checkpointing_enable")
                 self._tests = outer
