@@ -56,6 +56,25 @@ def did_you_mean(near: Iterable[object]) -> tuple[str, ...]:
     return tuple(f"did you mean `{each}`?" for each in near)
 
 
+BY_DOCTOR = "`zerowiz doctor --fix`, with the same words, writes that into the script"
+"""The hint of what has a LineEdit."""
+
+
+class LineEdit(Struct, frozen=True, kw_only=True):
+    """What to write in a script at one call, where that is exact."""
+
+    path: str
+    line: int
+    """One that the call stands in, from 1."""
+    call: str = ""
+    """The last name of what is called; empty for any."""
+    func: str = ""
+    """What is called instead; empty for the same."""
+    keyword: str = ""
+    code: str = ""
+    """What the keyword gets; empty if it is removed."""
+
+
 # What a message quotes is somebody's, and may be a whole file in one line.
 _LONG_QUOTE = re.compile(r"`([^`]{100})[^`]{60,}([^`]{30})`")
 _LONGEST = 800
@@ -97,6 +116,8 @@ class ZerowizError(Exception):
     """
 
     exit_code = ExitCode.FAILED
+    edits: tuple[LineEdit, ...] = ()
+    """What `doctor --fix` writes into the script."""
 
     def __init__(self, message: str, *hints: str) -> None:
         message = _shorten(message)

@@ -179,3 +179,38 @@ def test_findings_have_their_whys_and_fixes_on_lines_of_their_own_and_quiet_show
 
 def test_every_rule_says_when_it_is_found() -> None:
     assert [] == [rule.code for rule in RULES if not rule.when]
+
+
+BUILDS = HF_IN_CODE.replace(
+    "TrainingArguments(", "TrainingArguments(deepspeed=make_config(), fsdp='full_shard', "
+)
+
+
+def test_what_is_one_line_is_shown_and_written_only_if_asked(here: Run, folder: Path) -> None:
+    script = folder / "train.py"
+    script.write_text(BUILDS)
+    script.chmod(0o640)
+    shown = here("doctor", *CPU, *MODEL, "train.py")
+    assert (5, BUILDS) == (shown.code, script.read_text())
+    assert "+++ train.py (by zerowiz)" in shown.stdout
+    assert "`zerowiz doctor --fix`, with the same words, writes that" in shown.stdout
+    launched = here("launch", *CPU, *MODEL, "train.py")
+    assert "`zerowiz doctor --fix`, with the same words, writes that" in launched.stderr
+    # What comes to light after the first line is written as well.
+    fixed = here("doctor", "--fix", *CPU, *MODEL, "train.py")
+    assert (0, HF_IN_CODE) == (fixed.code, script.read_text())
+    assert 2 == fixed.stderr.count("+++ train.py (by zerowiz)")
+    assert 0o640 == script.stat().st_mode & 0o777
+    again = here("doctor", "--fix", *CPU, *MODEL, "train.py")
+    assert "+++" not in again.stdout + again.stderr
+
+
+def test_a_save_of_shards_is_written_as_the_trainers(here: Run, folder: Path) -> None:
+    script = folder / "train.py"
+    named = HF_IN_CODE.replace(
+        "Trainer(model=None, args=args).train()", "trainer = Trainer(None, args)"
+    )
+    script.write_text(f"{named}trainer.train()\ntrainer.model.save_pretrained('final')\n")
+    assert 5 == here("doctor", *CPU, *MODEL, "--stage", "3", "train.py").code
+    fixed = here("doctor", "--fix", *CPU, *MODEL, "--stage", "3", "train.py")
+    assert (0, "trainer.save_model('final')") == (fixed.code, script.read_text().split("\n")[-2])

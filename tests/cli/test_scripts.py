@@ -137,7 +137,7 @@ class Case(NamedTuple):
 
 
 IN_FP32 = "your script sets no precision, so the plan is in fp32"
-LOADS_16_BIT = "in train.py line 4 loads 16-bit weights"
+LOADS_16_BIT = "in train.py line 4 may load 16-bit weights"
 REFUSES = "`zerowiz launch` refuses it"
 NEEDS = "train.py requires `--data_path` (line 9), which you did not pass (PF116"
 TO_PUT = "put `--data_path DATA_PATH` after train.py"

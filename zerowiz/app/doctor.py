@@ -1,7 +1,9 @@
 """Find what would end a job here, before it starts: every step of a launch, and every check."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -30,8 +32,10 @@ from zerowiz.core.preflight.script import (
     SCRIPT_REFUSED,
 )
 from zerowiz.core.script.settings import ScriptRun, settings_of
-from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
+from zerowiz.errors import AnswerNeededError, LostEdit, UsageError, ZerowizError
+from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.preflight.interpreter import find_programs
+from zerowiz.probe.script.line_edits import with_line_edits
 
 T = TypeVar("T")
 
@@ -58,7 +62,9 @@ class _Refusals(Struct, frozen=True):
             raise
         except ZerowizError as error:
             is_open = isinstance(error, AnswerNeededError)
-            self.findings.append(found(NO_PLAN if is_open else rule, error.message, *error.hints))
+            hints = (hint.removeprefix("or ") for hint in error.hints)
+            rule = NO_PLAN if is_open else rule
+            self.findings.append(found(rule, error.message, *hints, edits=error.edits))
         return None
 
 
@@ -101,6 +107,31 @@ def find_preflight_findings(
         strategy = require_strategy(plan)
         inputs = preflight_input(plan, run, strategy, program, environ)
         return (*refusals.findings, *examine(inputs))
+
+
+def find_line_edits(findings: Sequence[Finding]) -> tuple[LostEdit, ...]:
+    """What `--fix` writes: each file that it changes, as it is and as it will be."""
+    edits = dict.fromkeys(edit for finding in findings for edit in finding.line_edits)
+    files = []
+    for path in dict.fromkeys(edit.path for edit in edits):
+        there = read_named(Path(path), LONGEST_SCRIPT_BYTES)
+        with suppress(UnicodeDecodeError):
+            there.decode()
+            wanted = with_line_edits(there, (edit for edit in edits if edit.path == path))
+            files.append(LostEdit(path=path, there=there, wanted=wanted.decode()))
+    return tuple(file for file in files if file.wanted.encode() != file.there)
+
+
+def write_line_edits(files: Sequence[LostEdit]) -> None:
+    """Change scripts, each whole.
+
+    Raises:
+        ZerowizError: A file cannot be written.
+    """
+    from zerowiz.emit.files import rewrite_file  # noqa: PLC0415 - takes long to load
+
+    for file in files:
+        rewrite_file(Path(file.path), file.wanted)
 
 
 def _find_script(command: Command, reporter: Reporter) -> str | None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zerowiz.core.workload import Precision
-from zerowiz.errors import page_of
+from zerowiz.errors import BY_DOCTOR, LineEdit, page_of
 
 
 class Severity(StrEnum):
@@ -70,6 +70,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     column: int = 0
     edits: tuple[Edit, ...] = ()
     """What `--fix` does, where that is safe."""
+    line_edits: tuple[LineEdit, ...] = ()
+    """What `doctor --fix` writes into the script."""
     of_launcher: bool = False
     """Whether only `accelerate launch` meets it: zerowiz passes the ranks what they get itself."""
 
@@ -84,9 +86,17 @@ class Finding(Struct, frozen=True, kw_only=True):
         return self.fixes[0] if self.fixes else None
 
 
-def found(rule: Rule, message: str, *fixes: str, severity: Severity | None = None) -> Finding:
+def found(
+    rule: Rule,
+    message: str,
+    *fixes: str,
+    severity: Severity | None = None,
+    edits: tuple[LineEdit, ...] = (),
+) -> Finding:
     """A finding of this rule, with the severity of the rule unless another one is given."""
-    return Finding(rule=rule, severity=severity or rule.severity, message=message, fixes=fixes)
+    severity = severity or rule.severity
+    fixes += (BY_DOCTOR,) if edits and BY_DOCTOR not in fixes else ()
+    return Finding(rule=rule, severity=severity, message=message, fixes=fixes, line_edits=edits)
 
 
 def errors_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:

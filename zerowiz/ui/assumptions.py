@@ -146,8 +146,8 @@ def in_fp32(change: str, loads_16_bit: str | None = None) -> str:
     """That nobody chose the precision of the script, and that another one is faster."""
     if loads_16_bit is not None:
         return _(
-            "{loads_16_bit} loads 16-bit weights, but your script sets no precision: below stage 3"
-            " they stay 16-bit, and the plan counts fp32; {change}",
+            "{loads_16_bit} may load 16-bit weights, and your script sets no precision: below"
+            " stage 3 they stay 16-bit, and the plan counts fp32; {change}",
             loads_16_bit=loads_16_bit,
             change=change,
         )

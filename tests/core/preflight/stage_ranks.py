@@ -1,6 +1,6 @@
 """What calls do at a ZeRO stage: a rank of a job of each integration, which writes what it saw.
 
-`torchrun stage_ranks.py KIND STAGE FOLDER`: KIND is `trainer`, `adapters`, `accelerate` or `engine`.
+`torchrun stage_ranks.py KIND STAGE FOLDER`: KIND is a function of this file.
 """
 
 import json
@@ -156,20 +156,40 @@ def accelerate(stage: int, folder: Path) -> dict[str, object]:
     batch = {name: value[None] for name, value in Rows()[0].items()}
     acc.backward(net(**batch).loss)
     optimizer.step()
-    state, bare = acc.get_state_dict(net), acc.unwrap_model(net)
+    bare, main = acc.unwrap_model(net), acc.is_main_process
     seen: dict[str, object] = {
         "clip_grad_value_": outcome(lambda: acc.clip_grad_value_(net.parameters(), 1.0)),
         "no_sync": outcome(lambda: net.no_sync().__enter__()),
         "two models": outcome(lambda: acc.prepare(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))),
     }
-    if rank() == 0:
+    # What `doctor --fix` writes, on all ranks.
+    bare.save_pretrained(
+        folder / "gathered", state_dict=acc.get_state_dict(net), is_main_process=main
+    )
+    if main:
         bare.save_pretrained(folder / "itself")
-        bare.save_pretrained(folder / "gathered", state_dict=state)
         seen["itself"] = saved_bytes(folder / "itself")
         seen["gathered"] = saved_bytes(folder / "gathered")
     # Only the last call may leave rank 0 waiting: which one is its own job.
     seen["get_state_dict alone"] = alone(lambda: acc.get_state_dict(net))
     return seen
+
+
+def unprepared(stage: int, _folder: Path) -> dict[str, object]:
+    """A loop with Accelerate that prepares the model, and then its optimizer."""
+    from accelerate import Accelerator, DeepSpeedPlugin
+
+    acc = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config(stage)))
+    net = LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS))
+    optimizer = torch.optim.AdamW(net.parameters())
+    batch = {name: value[None] for name, value in Rows()[0].items()}
+
+    def step() -> None:
+        whole = acc.prepare(net)
+        acc.prepare(optimizer)
+        acc.backward(whole(**batch).loss)
+
+    return {"step": outcome(step)}
 
 
 def engine(stage: int, folder: Path) -> dict[str, object]:
@@ -207,9 +227,8 @@ def engine(stage: int, folder: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     kind, stage, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    seen = {"trainer": trainer, "adapters": adapters, "accelerate": accelerate, "engine": engine}[
-        kind
-    ](stage, folder)
+    jobs = (trainer, adapters, accelerate, unprepared, engine)
+    seen = {job.__name__: job for job in jobs}[kind](stage, folder)
     if rank() == 0:
         (folder / "seen.json").write_text(json.dumps(seen))
     while not (folder / "seen.json").exists():

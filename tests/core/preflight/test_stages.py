@@ -206,3 +206,15 @@ def test_the_libraries_do_what_the_rows_say(
     assert expected == found
     # What is written at stage 3 without gathering has the names of the weights alone.
     assert part < 0.4 if stage == 3 else part > 0.9
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "error"),
+    [(0, "AssertionError"), (1, "AssertionError"), (2, "AssertionError"), (3, "AttributeError")],
+)
+def test_a_model_without_its_optimizer_is_refused_at_every_stage(
+    stage: int, error: str, folder: Path
+) -> None:
+    assert {"step": error} == seen("unprepared", stage, folder)

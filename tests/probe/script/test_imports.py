@@ -491,6 +491,7 @@ class Own:
 args, own = HfArgumentParser((TrainingArguments, Own)).parse_args_into_dataclasses()
 model = beside.Wrapper(AutoModel.from_pretrained(own.model_name_or_path), own)
 model = beside.see(model, own, tokenizer)
+tokenizer.model_max_length = own.max_seq_length
 Trainer(model=model, args=args).train()
 """
 

@@ -7,7 +7,7 @@ from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings, check_method
-from zerowiz.core.workload import Method, Optimizer
+from zerowiz.core.workload import Method, Optimizer, Trainer
 from zerowiz.errors import UsageError
 from zerowiz.probe.script.read_script import parse_script
 
@@ -52,6 +52,12 @@ p = argparse.ArgumentParser()
 p.add_argument("--adafactor", action="store_true")
 args = p.parse_args()
 accelerator = Accelerator()
+"""
+EITHER = """import trl
+if args.lora:
+    t = trl.DPOTrainer(m, args=a)
+else:
+    t = Trainer(m, args=a)
 """
 
 
@@ -500,6 +506,28 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, tuple[str, ...], object]]
             ("m = load(load_in_8bit=True)\nm = prepare_model_for_int8_training(m)\n", (), True),
         ],
     ),
+    "an attribute of the model turns checkpointing on": (
+        ACCELERATE,
+        "\naccelerator.prepare(m)\n",
+        "gradient_checkpointing",
+        [
+            ("model.gradient_checkpointing = args.adafactor", ("--adafactor",), True),
+            ("model.gradient_checkpointing = args.adafactor", (), False),
+            ("config.gradient_checkpointing = True", (), None),
+            ("model.vision_model.gradient_checkpointing = True", (), None),
+            ("wrapper.model.gradient_checkpointing = True", (), True),
+        ],
+    ),
+    "the trainer is one that this run builds": (
+        TRAINER,
+        "",
+        "trainer",
+        [
+            (EITHER, ("--lora",), Trainer.DPO),
+            (EITHER, (), Trainer.SFT),
+            (EITHER.replace("args.lora", "ask()"), (), None),
+        ],
+    ),
     "the model is the one that is trained": (
         TRAINER,
         "",
@@ -640,3 +668,56 @@ def test_a_shape_is_taken_for_what_it_is(
     script: str, words: tuple[str, ...], setting: str, expected: object
 ) -> None:
     assert expected == value_of(settings_of(script, *words), setting)
+
+
+# Of 2U1/Qwen2-VL-Finetune, OpenLMLab/LOMO, huggingface/parler-tts, princeton-nlp/SimPO and
+# OpenGVLab/InternVL: an option that has the name of a length.
+LENGTH = """from dataclasses import dataclass
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+@dataclass
+class Own(TrainingArguments):
+    max_length: int = 20
+(args,) = HfArgumentParser(Own).parse_args_into_dataclasses()
+"""
+PREFERRED = """from trl import DPOConfig, DPOTrainer
+from transformers import HfArgumentParser
+class Mine(DPOTrainer):
+    def concatenated_forward(self, model, batch):
+        return model(**batch)
+(args,) = HfArgumentParser(DPOConfig).parse_args_into_dataclasses()
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "use", "expected"),
+    [
+        (LENGTH, "", None),
+        (LENGTH, "print('max_length')", None),
+        (LENGTH, "args.max_length = 7", None),
+        (LENGTH, "gen_kwargs = {'max_length': args.max_length}", None),
+        (LENGTH, "model.generate(x, max_length=args.max_length)", None),
+        (LENGTH, "trainer.generation_config.max_length", None),
+        (LENGTH, "tokenizer.model_max_length = args.max_length", 20),
+        (LENGTH, "rows = Rows(args.max_length)", 20),
+        (LENGTH, "rows = Rows(getattr(args, 'max_length'))", 20),
+        (LENGTH, "rows = Rows(vars(args)['max_length'])", 20),
+        (PREFERRED, "Mine(model, args=args)", None),
+        (PREFERRED, "Mine(model, args=args, collator=Rows(args.max_length))", 1024),
+        (PREFERRED, "DPOTrainer(model, args=args)", 1024),
+    ],
+)
+def test_a_length_is_that_of_what_trains_where_something_reads_it(
+    start: str, use: str, expected: int | None
+) -> None:
+    settings = settings_of(f"{start}{use}\nTrainer(model, args=args)\n")
+    assert expected == value_of(settings, "sequence_tokens")
+    assert "sequence_tokens" in {*settings.values, *settings.unseen}
+
+
+def test_the_length_of_a_forecast_counts_no_tokens() -> None:
+    parsed = "import argparse, deepspeed\np = argparse.ArgumentParser()\n{}args = p.parse_args()\n"
+    options = "p.add_argument('--seq_len', type=int, default=96)\n"
+    used = "deepspeed.initialize(args=args)\nRows(args.seq_len)\n"
+    assert 96 == value_of(settings_of(parsed.format(options) + used), "sequence_tokens")
+    options += "p.add_argument('--pred_len', type=int, default=96)\n"
+    assert value_of(settings_of(parsed.format(options) + used), "sequence_tokens") is None

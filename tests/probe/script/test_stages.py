@@ -106,6 +106,11 @@ def kinds(head: str, lines: str) -> list[StageKind]:
             "two = AutoModelForCausalLM.from_pretrained('x')\nnet, two = acc.prepare(net, two)",
             StageKind.TWO_MODELS,
         ),
+        (
+            PREPARED.replace("net, opt, loader = acc.prepare(net, opt, loader)\n", ""),
+            "net = acc.prepare(net)\nopt, loader = acc.prepare(opt, loader)",
+            StageKind.NO_OPTIMIZER,
+        ),
         (TRAINED, "again = Trainer(model=net, args=args)", StageKind.SECOND_TRAINER),
         (HF, "reference = create_reference_model(net)", StageKind.COPIES_MODEL),
     ],
@@ -163,6 +168,12 @@ def test_a_call_that_is_wrong_at_some_stages_is_found(
                 "with deepspeed.zero.GatheredParameters(engine.parameters()):\n"
                 "    for a, b in zip(mean.parameters(), engine.parameters()):\n        a.add_(b)"
             ),
+        ),
+        (PREPARED, "loader = acc.prepare(loader)"),
+        (PREPARED, "other = AutoModelForCausalLM.from_pretrained('o')\nother = acc.prepare(other)"),
+        (
+            PREPARED.replace("opt = torch", "optimizer = torch").replace("opt, loader", "*rest"),
+            "schedule = acc.prepare(schedule)",
         ),
         (HF, "net.resize_token_embeddings(len(tokenizer))\nnet.get_input_embeddings()"),
         (HF, "net.get_input_embeddings().weight.requires_grad = False"),

@@ -120,18 +120,16 @@ def defaults_used(
     """
     always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
     unseen = {n: row for n, row in SETTINGS.items() if n in settings.unseen and n not in always}
-    ignored = (
-        f"that `{b.code}` in {facts.place(b.line)} has no effect"
-        for b in settings.uncounted
-        if facts is not None
-    )
-    clauses = (*_clauses(always, job, decided), *_clauses(unseen, job, decided), *ignored)
-    if facts is None or job.workload.method is not Method.FULL or not settings.freezes:
+    clauses = (*_clauses(always, job, decided), *_clauses(unseen, job, decided))
+    if facts is None:
         return clauses
     where = facts.where if facts.files else facts.place
+    ignored = (f"that `{b.code}` in {where(b.line)} has no effect" for b in settings.uncounted)
+    if job.workload.method is not Method.FULL or not settings.freezes:
+        return (*clauses, *ignored)
     first, *others = (f"`{c.code}` in {where(c.line)}" for c in settings.freezes)
     more = f" and {len(others)} more" if others else ""
-    return (*clauses, f"that what may be frozen trains too ({first}{more})")
+    return (*clauses, *ignored, f"that all parameters train, though {first}{more} may freeze some")
 
 
 def _clauses(rows: dict[str, SettingRow], job: Job, decided: frozenset[str]) -> Iterator[str]:

@@ -104,6 +104,7 @@ def _placements(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
                 f"`{placement.code}` in {where} places the model, {what}",
                 f"remove `device_map=` in {where}",
                 severity=severity,
+                edits=(run.facts.edit(placement.line, keyword="device_map"),),
             )
 
 
@@ -115,6 +116,7 @@ def _fsdp(run: Resolver) -> Iterator[Finding]:
             FSDP,
             f"{setting.source} asks for FSDP, but the job runs with DeepSpeed",
             f"remove {setting.source}",
+            edits=run.facts.removal(run.facts.fsdp),
         )
 
 

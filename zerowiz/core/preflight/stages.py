@@ -14,6 +14,7 @@ from zerowiz.core.script.bindings import Resolver
 from zerowiz.core.script.facts import StageKind
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import Integration
+from zerowiz.errors import LineEdit
 
 SHARDS_SAVED = Rule(
     code="PF117",
@@ -58,8 +59,8 @@ STAGE_REFUSED = Rule(
         "`engine.no_sync()` at stages 2 and 3; `trainer.evaluate()` before `trainer.train()` below "
         "stage 3; `auto_find_batch_size` at stage 3; `save_only_model` with "
         "`load_best_model_at_end`; `accelerator.clip_grad_value_(...)`, two models in one "
-        "`accelerator.prepare(...)`, two Trainers with one `TrainingArguments`. A warning if some "
-        "runs may not come there"
+        "`accelerator.prepare(...)`, or one without its optimizer; two Trainers with one "
+        "`TrainingArguments`. A warning if some runs may not come there"
     ),
 )
 
@@ -73,6 +74,8 @@ class StageRow(Struct, frozen=True, kw_only=True):
     effect: str
     """What it does there."""
     fixes: tuple[str, ...]
+    edit: Mapping[str, str] = {}
+    """What is exactly right there, as fields of LineEdit."""
 
 
 _EVERY = frozenset({0, 1, 2, 3})
@@ -122,6 +125,7 @@ STAGE_ROWS: Mapping[StageKind, StageRow] = {
         stages=_EVERY,
         effect="is refused by Accelerate",
         fixes=("use `accelerator.clip_grad_norm_(...)`",),
+        edit={"call": "clip_grad_value_", "func": "accelerator.clip_grad_norm_"},
     ),
     StageKind.TWO_MODELS: StageRow(
         rule=STAGE_REFUSED,
@@ -129,6 +133,14 @@ STAGE_ROWS: Mapping[StageKind, StageRow] = {
         effect="prepares several models, which Accelerate refuses",
         fixes=(
             "put them into one `torch.nn.Module`, or prepare each with its own `DeepSpeedPlugin`",
+        ),
+    ),
+    StageKind.NO_OPTIMIZER: StageRow(
+        rule=STAGE_REFUSED,
+        stages=_EVERY,
+        effect="prepares the model without its optimizer, which DeepSpeed refuses",
+        fixes=(
+            "use one call: `model, optimizer, ... = accelerator.prepare(model, optimizer, ...)`",
         ),
     ),
     StageKind.SECOND_TRAINER: StageRow(
@@ -160,6 +172,7 @@ class _Fault(Struct, frozen=True, kw_only=True):
     fixes: tuple[str, ...]
     is_sure: bool
     """Whether every run comes there."""
+    edits: tuple[LineEdit, ...] = ()
 
 
 def _faults(run: Resolver, integration: Integration | None, ranks: int) -> Iterator[_Fault]:
@@ -174,6 +187,7 @@ def _faults(run: Resolver, integration: Integration | None, ranks: int) -> Itera
                 message=f"{where} {row.effect}",
                 fixes=row.fixes,
                 is_sure=holds is True and row.rule.severity is Severity.ERROR,
+                edits=(facts.edit(call.line, **row.edit),) if row.edit else (),
             )
     for names, stages in REFUSED_ARGUMENTS.items() if integration is Integration.HF else ():
         settings = [run.setting(facts.sources[name]) for name in names if name in facts.sources]
@@ -185,6 +199,7 @@ def _faults(run: Resolver, integration: Integration | None, ranks: int) -> Itera
                 message=f"the Trainer refuses {' together with '.join(given)} under DeepSpeed",
                 fixes=tuple(f"remove {source}" for source in given[:1]),
                 is_sure=True,
+                edits=facts.removal(facts.sources[names[0]]),
             )
 
 
@@ -226,6 +241,7 @@ def check_stages(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
             *fault.fixes,
             *(f"use a stage at which it is right: `$stage {other}`" for other in others if is_now),
             severity=None if is_now and fault.is_sure else Severity.WARNING,
+            edits=fault.edits,
         )
 
 
@@ -245,7 +261,7 @@ def _saves(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         if not (save.adapters_only and planned.uses_peft and adapters_stay)
     }
     made = {save: holds for save, holds in saves.items() if holds is not False}
-    calls = ", ".join(f"`{save.code}` (line {save.line})" for save in made)
+    calls = ", ".join(f"`{save.code}` ({script.place(save.line)})" for save in made)
     if calls:
         yield found(
             SHARDS_SAVED,
@@ -262,4 +278,5 @@ def _saves(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
             ),
             "use a stage that keeps the weights whole: `$stage 2`",
             severity=None if surely and any(made.values()) else Severity.WARNING,
+            edits=tuple(save.instead for save in made if save.instead),
         )

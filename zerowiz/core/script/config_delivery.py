@@ -16,7 +16,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
-from zerowiz.errors import UnreachableScriptError, UsageError, ZerowizError
+from zerowiz.errors import BY_DOCTOR, UnreachableScriptError, UsageError, ZerowizError
 
 # Read what a person says of how a config reaches a script: `--config-via`.
 
@@ -217,6 +217,15 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     ),
 }
 
+# The keyword of the call in that line, and what to write for it; nothing if it is to be removed.
+_EDITS: Mapping[Obstacle, Mapping[str, str]] = {
+    Obstacle.TWO_CONFIGS: {"keyword": "config"},
+    Obstacle.BUILT_HF: {"keyword": "deepspeed"},
+    Obstacle.BUILT_ACCELERATE: {"keyword": "deepspeed_plugin"},
+    Obstacle.BUILT_LIGHTNING: {"keyword": "config"},
+    Obstacle.NO_STRATEGY: {"call": "Trainer", "keyword": "strategy", "code": '"deepspeed"'},
+}
+
 _SAY_HOW = (
     "or set how the script gets its config: `$config_via flag:NAME`, `$config_via env` or "
     "`$config_via file:PATH`; with `$config_via none` it keeps its own"
@@ -242,11 +251,15 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
         "line": facts.place(facts.config_line).removeprefix("line "),
         "config": config_path,
     }
-    raise UnreachableScriptError(
+    edit = _EDITS.get(facts.obstacle or Obstacle.NO_ENGINE)
+    error = UnreachableScriptError(
         f"zerowiz cannot pass a config to {facts.text_path}: {reason.format(**words)}",
         *(hint.format(**words) for hint in hints),
+        *([BY_DOCTOR] if edit else []),
         *(() if facts.obstacle in {Obstacle.PROGRAM_FILE, Obstacle.HYDRA} else general),
     )
+    error.edits = (facts.edit(facts.config_line, **edit),) if edit else ()
+    raise error
 
 
 class Delivery(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.settings import HYPERPARAMETERS, OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS, Integration
+from zerowiz.errors import LineEdit
 
 
 class Convention(StrEnum):
@@ -111,6 +112,8 @@ class WeightSave(ScriptCall, frozen=True, kw_only=True):
 
     adapters_only: bool
     """Whether it writes the adapters alone, where the model has some."""
+    instead: LineEdit | None = None
+    """What saves whole weights at every stage; None where no such line is exact."""
 
 
 class StageKind(StrEnum):
@@ -126,6 +129,8 @@ class StageKind(StrEnum):
     EVALUATES_FIRST = "evaluates_first"
     CLIPS_VALUES = "clips_values"
     TWO_MODELS = "two_models"
+    NO_OPTIMIZER = "no_optimizer"
+    """Accelerate gets the model in one call, and its optimizer in another."""
     SECOND_TRAINER = "second_trainer"
     """A second Trainer with the same TrainingArguments."""
     COPIES_MODEL = "copies_model"
@@ -158,6 +163,8 @@ class TrainerUse(Struct, frozen=True, kw_only=True):
     changed: str | None = None
     """The method of a class of the script that makes the loss itself: `MyTrainer.compute_loss`."""
     changed_line: int | None = None
+    conditions: tuple[ValueSource, ...] = ()
+    """What has to hold for the script to build it."""
 
 
 class TrainerFacts(Struct, frozen=True, kw_only=True):
@@ -313,6 +320,16 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         """A line of the facts, with its file: `train.py line 8`."""
         path, number = self.locate(line)
         return f"{path} line {number}"
+
+    def edit(self, line: int | None, **change: str) -> LineEdit:
+        """What to write at the call in a line of the facts: fields of LineEdit."""
+        path, number = self.locate(line)
+        return LineEdit(path=path, line=number, **change)
+
+    def removal(self, source: ValueSource) -> tuple[LineEdit, ...]:
+        """What to write where an argument of a call decides a setting, and is to be removed."""
+        name = source.keyword
+        return () if name is None else (self.edit(source.line, keyword=name),)
 
     def place(self, line: int | None) -> str:
         """As `where`, without the file if that is `text_path`."""

@@ -1,7 +1,6 @@
 """The trainers that scripts build: what each trains for, and what of it is counted."""
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -18,7 +17,7 @@ from zerowiz.core.script.bindings import (
     as_truth,
     cast,
 )
-from zerowiz.core.script.facts import ValueSource
+from zerowiz.core.script.facts import TrainerUse
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
 
 
@@ -114,9 +113,12 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
         method: Which parameters it trains.
     """
     facts = run.facts
-    trainer, rows = _trainer(run)
+    # One that this run does not build is none of its trainers.
+    built = [use for use in facts.trainer.uses if run.holds(use.conditions) is not False]
+    uses = built or [*facts.trainer.uses]
+    trainer, rows = _trainer(run, uses)
     kind = trainer.value if trainer is not None else Trainer.SFT
-    not_counted = (*_uses_not_counted(run), *_models_beside(run, kind))
+    not_counted = (*_uses_not_counted(run, uses), *_models_beside(run, kind))
     values: dict[str, SettledValue | None] = {"trainer": trainer}
     wanted: set[str] = set()
     if kind.row.compares and all(row.refers for row in rows):
@@ -151,9 +153,10 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
     )
 
 
-def _trainer(run: Resolver) -> tuple[ScriptValue[Trainer] | None, list[TrainerClass]]:
+def _trainer(
+    run: Resolver, uses: Sequence[TrainerUse]
+) -> tuple[ScriptValue[Trainer] | None, list[TrainerClass]]:
     """What is trained for, where every trainer of the script is known and they are of one kind."""
-    uses = run.facts.trainer.uses
     rows = [TRAINERS[use.name] for use in uses if use.name in TRAINERS]
     kinds = {row.trainer for row in rows}
     hidden = len(rows) < len(uses) or len(kinds) != 1
@@ -180,7 +183,7 @@ def _eval_batch(run: Resolver) -> ScriptValue[int] | None:
     strategy, asked = run.setting(facts.eval_strategy), as_truth(run.setting(facts.do_eval))
     by_strategy = strategy is not None and strategy.value not in {_NEVER, False}
     by_word = asked is not None and asked.value
-    by_call = any(map(partial(_may_come, run), facts.trainer.evaluations))
+    by_call = any(run.holds(each) is not False for each in facts.trainer.evaluations)
     evaluates = by_strategy or by_word or by_call
     return as_count(run.setting(facts.eval_batch)) if evaluates else None
 
@@ -189,15 +192,9 @@ def _eval_batch(run: Resolver) -> ScriptValue[int] | None:
 _NEVER = "no"
 
 
-def _may_come(run: Resolver, conditions: tuple[ValueSource, ...]) -> bool:
-    """Whether no condition is known not to hold."""
-    values = map(run.condition, conditions)
-    return all(value is None or value.value for value in values)
-
-
-def _uses_not_counted(run: Resolver) -> Iterator[NotCounted]:
+def _uses_not_counted(run: Resolver, uses: Sequence[TrainerUse]) -> Iterator[NotCounted]:
     """The trainers that no formula counts, or of which one counts a part."""
-    uses, facts = run.facts.trainer.uses, run.facts
+    facts = run.facts
     for use in uses:
         row = TRAINERS.get(use.name)
         where = f"{facts.where(use.line)}: `{use.code}`"

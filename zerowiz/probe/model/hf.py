@@ -246,15 +246,18 @@ def _close(text: str) -> tuple[str, ...]:
     return (f"similar names: {names}",) if names else ()
 
 
-def _find(text: str, environ: Mapping[str, str]) -> Path | KnownModel | None:
-    """The config.json, or the row of the table, that a name means without the network.
+def _find(text: str, environ: Mapping[str, str]) -> Path | KnownModel | Named | None:
+    """What a name means without the network: a config.json, a row of the table, or sizes of a GPT.
 
     A folder or file here comes before the local cache, and that before the table.
     """
     path: Path | None = _config_path(text)
     if path is not None and not is_named_file(path):
         path = _find_cached(text, environ) if _HUB_ID.fullmatch(text) else None
-    return path or (None if "/" in text else find_known(text, read_known_models()))
+    if path is not None or "/" in text:
+        return path
+    gpt = config_of_gpt(text)
+    return find_known(text, read_known_models()) if gpt is None else Named(text, gpt)
 
 
 def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
@@ -277,9 +280,9 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
         folder = Path(text).expanduser()
         if folder.is_dir() and not is_named_file(folder / _CONFIG):
             raise _refuse_folder(folder)
-        found, gpt = _find(text, environ), config_of_gpt(text)
-        if found is None and gpt is not None:
-            return Named(text, gpt)
+        found = _find(text, environ)
+        if isinstance(found, Named):
+            return found
         if isinstance(found, KnownModel):
             return Named(found.name, found.config, f"`{text}` is taken to be `{found.id}`")
         if found is not None:
@@ -306,8 +309,7 @@ def is_near(text: str, environ: Mapping[str, str]) -> bool:
     """Whether a model can be read without the network: a size, a path, or what is cached."""
     try:
         is_path = Path(text).expanduser().exists()
-        is_sized = parse_size(text) is not None or config_of_gpt(text) is not None
-        return is_path or is_sized or _find(text, environ) is not None
+        return is_path or parse_size(text) is not None or _find(text, environ) is not None
     except (OSError, RuntimeError):
         return False
 

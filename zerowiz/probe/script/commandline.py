@@ -233,6 +233,8 @@ class Arguments(Struct, frozen=True, kw_only=True):
     """Whether it is TrainingArguments or a subclass."""
     complete: bool = True
     """Whether every field is known with its default."""
+    of_library: frozenset[str] = frozenset()
+    """The fields that a library knows."""
     fields: Mapping[str, tuple[Option, ...]] = field(default_factory=dict)
 
 
@@ -274,6 +276,7 @@ def _library_arguments(source: Source, name: str, *, defaults_seen: bool) -> Arg
     release = source.trl_release
     return Arguments(
         name=name,
+        of_library=frozenset(ARGUMENT_CLASSES[name]),
         is_training=name in TRAINING_CLASSES,
         complete=defaults_seen,
         fields={
@@ -299,6 +302,7 @@ def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -
         name=node.name,
         is_training=any(base.is_training for base in known),
         complete=len(known) == len(bases) and all(base.complete for base in known),
+        of_library=frozenset[str]().union(*(base.of_library for base in known)),
         fields=fields,
     )
 

@@ -324,7 +324,6 @@ def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     config = built.argument("hf_ds_config", 0)
     if config is None:
         return facts
-    facts = replace(facts, config_line=built.line)
     source = read.config(config, built)
     return _by_source(facts, source, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)
 

@@ -35,8 +35,9 @@ from zerowiz.probe.script.source import (
     unless_none,
 )
 
-# transformers' examples/pytorch/summarization and translation: what the decoder gets beside it.
-_OF_DECODER = "max_target_length"
+# What stands beside a length that is not that of what is trained: transformers' examples of
+# summarization and translation have one of the decoder, forecasts of a series one of what follows.
+_BESIDE_LENGTHS = frozenset({"max_target_length", "pred_len"})
 # Models that a script loads beside the one that it trains, and what it loads of its own output.
 _OTHER_MODEL = re.compile(
     r"(?<![a-z])(reward|ref|teacher|critic|value|judge|draft|rm|output_dir)(?![a-z])"
@@ -51,8 +52,10 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     origins = read.source.imports.values()
     if any(origin.partition(".")[0] == "diffusers" for origin in origins):
         return facts
+    lengths = (facts.sequence_tokens, _sequence(read))
+    used = (length for length in lengths if length.seen and _is_used(length, facts, read))
     facts = facts.with_sources(
-        sequence_tokens=facts.sequence_tokens if facts.sequence_tokens.seen else _sequence(read),
+        sequence_tokens=next(used, UNSEEN if lengths[1].seen else lengths[1]),
         attention=_attention(read),
         model=_model(read),
     )
@@ -139,21 +142,26 @@ def _is_parameter(expr: ast.expr, call: FunctionCall) -> bool:
     return isinstance(expr, ast.Name) and call.scope.owner(expr.id).values.get(expr.id) == [None]
 
 
-_16_BIT = frozenset({"bfloat16", "float16", "half"})
+# What a `dtype=` is that gives no 16-bit weights, or asks the precision of the training; `"auto"`
+# is that of the file.
+_NOT_16_BIT = re.compile(r"None|'auto'|(torch\.)?float(32)?|.*\b[bf]p?16\b.*")
 
 
 def _loaded_16_bit(read: Reader) -> ValueSource | None:
-    """The `dtype=` with which every model that is to be trained is loaded in 16 bits."""
+    """The `dtype=` with which every model that is to be trained is, or may be, loaded in 16 bits.
+
+    What has such an argument is a model, of whatever class.
+    """
     dtypes: list[ValueSource | None] = []
-    for call in read.source.calls:
-        if loads(read.source, call) != "Model" or is_other(call):
-            continue
+    for call in read.source.by_method.get("from_pretrained", []):
         name = "dtype" if call.keyword("dtype") is not None else "torch_dtype"
         expr = call.keyword(name)
-        named = None if expr is None else read.follow(expr, call)
-        text = literal(named, call.scope) or last_name(named)
-        code = None if expr is None else f"{name}={ast.unparse(expr)}"
-        dtypes.append(ValueSource(line=call.line, code=code) if text in _16_BIT else None)
+        if is_other(call) or (expr is None and loads(read.source, call) != "Model"):
+            continue
+        dtype = "None" if expr is None else ast.unparse(read.follow(expr, call))
+        code = f"{name}={'' if expr is None else short_code(expr)}"
+        is_whole = _NOT_16_BIT.fullmatch(dtype)
+        dtypes.append(None if is_whole else ValueSource(line=call.line, code=code))
     return dtypes[0] if dtypes and None not in dtypes else None
 
 
@@ -245,7 +253,7 @@ def _attention(read: Reader) -> ValueSource:
 
 def _sequence(read: Reader) -> ValueSource:
     """The sequence length: the argument of a call, else an option or a constant by its name."""
-    if any(option.dest == _OF_DECODER for option in read.line.parser.options):
+    if any(option.dest in _BESIDE_LENGTHS for option in read.line.parser.options):
         return UNSEEN
     seen = [length for length in _lengths(read) if length.seen]
     names = SETTINGS["sequence_tokens"].script_names
@@ -259,6 +267,44 @@ def _sequence(read: Reader) -> ValueSource:
     if has_option:
         return read.named(names)
     return agree(constants(read, names))
+
+
+_GENERATES = re.compile(r"generat|(?<![a-z])gen(?![a-z])", re.IGNORECASE)
+
+
+def _is_used(length: ValueSource, facts: ScriptFacts, read: Reader) -> bool:
+    """Whether the script, or a library, reads the option of a length for what is trained."""
+    training, source = read.line.training, read.source
+    # A Trainer whose forward pass is the script's reads no such field by itself.
+    by_library = training is not None and not any(use.changed for use in facts.trainer.uses)
+    if length.flag is None or (by_library and training and "max_length" in training.of_library):
+        return True
+    names = {option.dest for option in read.line.parser.find(length.flag)}
+    nodes = [*ast.walk(source.tree)]
+    generating = {inner for node in nodes if _generates(node) for inner in ast.walk(node)}
+    return any(_reads(node, names, source) for node in nodes if node not in generating)
+
+
+def _generates(node: ast.AST) -> bool:
+    """Whether it sets what is generated: a call, or what a variable gets."""
+    named = [node] if isinstance(node, ast.Call) else getattr(node, "targets", [])
+    return any(_GENERATES.search(last_name(name)) for name in named)
+
+
+def _reads(node: ast.AST, names: set[str], source: Source) -> bool:
+    """Whether it reads one of these fields: `args.x`, `getattr(args, "x")`, `x` of `f(**args)`."""
+    match node:
+        case ast.Attribute(value=base, attr=name, ctx=ast.Load()) if name in names:
+            base_name = last_name(base)
+            return base_name in source.namespaces and not _GENERATES.search(base_name)
+        case ast.Subscript(slice=ast.Constant(value=name)):
+            return name in names
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=name), *_]):
+            return name in names
+        case ast.Name(id=name, ctx=ast.Load()) if name in names:
+            return bool(source.fired) or "vars(" in source.text
+        case _:
+            return False
 
 
 def _lengths(read: Reader) -> Iterator[ValueSource]:

@@ -222,7 +222,7 @@ ACCELERATOR = ("accelerate", "Accelerator")
 HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 
 
-def parse_quietly(text: str) -> ast.Module:
+def parse_quietly(text: str | bytes) -> ast.Module:
     """The syntax tree of a script, without Python's warnings, such as of invalid escapes.
 
     Raises:
@@ -429,6 +429,8 @@ PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermi
 _CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
 # torch 2, nn/modules/module.py: the methods that return all parameters of a module.
 _ALL_PARAMETERS = frozenset({"parameters", "named_parameters"})
+# Names of a whole model; `model.vision_model` is a part of one.
+_MODELS = frozenset({"model", "net", "unet", "transformer"})
 # Names that stand for no parsed arguments.
 _SELF = frozenset({"self", "cls", "module", "state"})
 
@@ -530,13 +532,22 @@ class _ScopeVisitor(ast.NodeVisitor):
             ):
                 self._unfreezing.append((name, node))
             case ast.Assign(targets=[ast.Attribute(value=value, attr="requires_grad")]):
-                # As the method that does it.
-                method = ast.Attribute(value=value, attr="requires_grad_", ctx=ast.Load())
-                call = ast.Call(func=method, args=[node.value], keywords=[])
-                self.visit(ast.fix_missing_locations(ast.copy_location(call, node)))
+                self._visit_method(node, value, "requires_grad_", node.value)
+            case ast.Assign(
+                targets=[ast.Attribute(value=value, attr="gradient_checkpointing")]
+            ) if last_name(value) in _MODELS:
+                outer, self._tests = self._tests, (*self._tests, node.value)
+                self._visit_method(node, value, "gradient_checkpointing_enable")
+                self._tests = outer
             case _:
                 pass
         self._assign(node.targets, node.value)
+
+    def _visit_method(self, node: ast.Assign, base: ast.expr, name: str, *args: ast.expr) -> None:
+        """Visit an attribute that is set as the method that does the same."""
+        method = ast.Attribute(value=base, attr=name, ctx=ast.Load())
+        call = ast.Call(func=method, args=[*args], keywords=[])
+        self.visit(ast.fix_missing_locations(ast.copy_location(call, node)))
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:

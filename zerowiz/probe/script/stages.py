@@ -1,6 +1,7 @@
 """Find the calls of a script that are right at some ZeRO stages only."""
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
@@ -9,9 +10,10 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.model import is_after_engine, is_other, loads
 from zerowiz.probe.script.reader import Reader, short_code
-from zerowiz.probe.script.source import FunctionCall, decide, is_one_rank, last_name
+from zerowiz.probe.script.source import FunctionCall, decide, last_name
 from zerowiz.probe.script.trainer import (
     built_trainers,
+    is_on_one_rank,
     may_be_gathered,
     names_of,
     trained_models,
@@ -32,11 +34,8 @@ _OF_MODEL: Mapping[str, StageKind] = {
 }
 
 
-def _is_on_one_rank(call: FunctionCall) -> bool:
-    """Whether a condition around a call, or one on which its function was left, is on the rank."""
-    # What a `with` block enters stands there as well, and is none of these.
-    left = (e for e in call.around if isinstance(e, ast.UnaryOp | ast.Compare | ast.BoolOp))
-    return any(map(is_one_rank, (*call.tests, *left)))
+# An optimizer among what is prepared.
+_OPTIMIZER = re.compile(r"(?<![a-z])opt(im\w*)?\b")
 
 
 def _base(call: FunctionCall) -> ast.expr | None:
@@ -117,7 +116,7 @@ class _StageFinder:
         by_owner = ((table.get(call.method), is_owner) for table, is_owner in self.owners)
         found = [(kind, is_owner) for kind, is_owner in by_owner if kind is not None]
         places = [call, *filter(None, [self.started.get(call.function)])]
-        if not (is_variable or found) or not any(map(_is_on_one_rank, places)):
+        if not (is_variable or found) or not any(map(is_on_one_rank, places)):
             return None
         if is_variable and self.is_trained(call, func):
             return StageKind.ALONE_SHARDED
@@ -162,6 +161,8 @@ class _StageFinder:
                 kind = StageKind.CLIPS_VALUES
             case "prepare" if self._is_of_several(call):
                 kind = StageKind.TWO_MODELS
+            case "prepare" if self._lacks_optimizer(call):
+                kind = StageKind.NO_OPTIMIZER
             case _ if call in self.built and self._is_second(call):
                 kind = StageKind.SECOND_TRAINER
             case _:
@@ -172,6 +173,21 @@ class _StageFinder:
         """Whether an Accelerator gets several models by one call."""
         given = {*names_of(call.node.args, call)}
         return any(e.call is call and len(given & e.models) > 1 for e in self.models.engines)
+
+    def _lacks_optimizer(self, call: FunctionCall) -> bool:
+        """Whether an Accelerator gets a model by this call, and the optimizer by another."""
+        engines = [e for e in self.models.engines if e.call.function == call.function]
+        models = {name for engine in engines if engine.call is call for name in engine.models}
+        others = [
+            other
+            for other in self.source.by_method["prepare"]
+            if other.function == call.function
+            if any(map(_OPTIMIZER.search, map(ast.unparse, other.node.args)))
+        ]
+        return bool(models and others) and all(
+            not any(engine.call is other and engine.models for engine in engines)
+            for other in others
+        )
 
     def _is_second(self, call: FunctionCall) -> bool:
         """Whether every run builds another Trainer with the same arguments before."""

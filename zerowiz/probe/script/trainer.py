@@ -18,6 +18,7 @@ from zerowiz.core.script.facts import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
+from zerowiz.errors import LineEdit
 from zerowiz.probe.script.commandline import built_arguments
 from zerowiz.probe.script.model import loads
 from zerowiz.probe.script.reader import Reader, agree, short_code, show_argument
@@ -28,6 +29,7 @@ from zerowiz.probe.script.source import (
     Scope,
     Source,
     follow,
+    is_one_rank,
     last_name,
     unless_none,
 )
@@ -73,7 +75,10 @@ def built_trainers(read: Reader) -> list[BuiltTrainer]:
 
 def trainer_uses(read: Reader) -> Iterator[TrainerUse]:
     """The trainers of a script; where none is built in it, those whose arguments it has."""
-    built = [built_trainer.use for built_trainer in built_trainers(read)]
+    built = [
+        replace(trainer.use, conditions=tuple(read.conditions(trainer.call)))
+        for trainer in built_trainers(read)
+    ]
     yield from built
     if built:
         return
@@ -180,8 +185,41 @@ def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
                 line=call.line,
                 code=short_code(call.node),
                 adapters_only=call.method in {"save_pretrained", "push_to_hub"},
+                instead=_instead(facts, job, call),
             )
     return replace(facts, weight_saves=tuple(saves.values()))
+
+
+def _instead(facts: ScriptFacts, job: "TrainedModels", call: FunctionCall) -> LineEdit | None:
+    """What saves whole weights in the place of `save_pretrained`, if all ranks come there."""
+    is_plain = len(call.node.args) == 1 and not call.node.keywords
+    for engine in job.engines if call.method == "save_pretrained" else ():
+        if engine.call.function != call.function or is_on_one_rank(call):
+            continue
+        match [*engine.trainers], [*engine.models], engine.call.node.func:
+            case [(_, trainer)], _, _ if is_plain:
+                return facts.edit(call.line, call=call.method, func=f"{trainer}.save_model")
+            case [], [(_, model)], ast.Attribute(value=accelerator, attr="prepare"):
+                name = ast.unparse(accelerator)
+                # Only the first rank has what is gathered.
+                main = call.keyword("is_main_process") is None
+                more = f", is_main_process={name}.is_main_process" if main else ""
+                return facts.edit(
+                    call.line,
+                    call=call.method,
+                    keyword="state_dict",
+                    code=f"{name}.get_state_dict({model}){more}",
+                )
+            case _:
+                pass
+    return None
+
+
+def is_on_one_rank(call: FunctionCall) -> bool:
+    """Whether a condition around a call, or one on which its function was left, is on the rank."""
+    # What a `with` block enters stands there as well, and is none of these.
+    left = (e for e in call.around if isinstance(e, ast.UnaryOp | ast.Compare | ast.BoolOp))
+    return any(map(is_one_rank, (*call.tests, *left)))
 
 
 def trained_models(read: Reader) -> "TrainedModels":
