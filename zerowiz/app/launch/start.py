@@ -107,8 +107,8 @@ class Run(Struct, frozen=True, kw_only=True):
     supervised: bool
     grace_seconds: int
     """For ranks to save and end after they were asked to."""
-    escalates: bool = False
-    """Whether it starts again, with less memory, after it ran out of it."""
+    max_attempts: int = 1
+    """How often it is started at most: with less memory, after it ran out of it."""
     no_local_rank: bool = False
     """Whether the person said that the script takes no `--local_rank`."""
     hostfile: Path | None = None
