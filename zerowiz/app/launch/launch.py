@@ -19,7 +19,7 @@ from zerowiz.app.command import (
 )
 from zerowiz.app.decide import Plan, require_strategy
 from zerowiz.app.launch.attempts import run_attempts
-from zerowiz.app.launch.start import NodeLaunch, Run, Start, check_script, check_start, plan_launch
+from zerowiz.app.launch.start import NodeLaunch, Run, Start, check_start, plan_launch
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import losses_shown, note_change
@@ -242,15 +242,11 @@ def start_planned(
     Raises:
         ZerowizError: Nothing fits, it would not start, or a file of the person's is in the way.
     """
-    machine = plan.resolved.job.machine
     strategy = require_strategy(plan)
     with reporter.wait(_("preparing the launch")):
         launch_plan = plan_launch(plan, script, strategy, run)
     escalates = run.max_attempts > 1
-    if is_here(machine):
-        check_start(plan, script, strategy, launch_plan, reporter, escalates=escalates)
-    else:
-        check_script(plan, script, strategy, reporter, escalates=escalates)
+    check_start(plan, script, strategy, launch_plan, reporter, escalates=escalates)
     return Start(
         plan=plan,
         script=script,

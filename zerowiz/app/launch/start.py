@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from zerowiz.app.command import require_reachable
 from zerowiz.app.decide import Plan
+from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import plan_config, plan_copy, with_plan
 from zerowiz.app.reporter import Reporter
@@ -355,7 +356,7 @@ def check_start(
     *,
     escalates: bool = False,
 ) -> None:
-    """See that nothing surely ends a start, and note what may.
+    """See that nothing surely ends a start, and note what may; elsewhere by the script alone.
 
     Args:
         plan: What was decided.
@@ -368,32 +369,15 @@ def check_start(
     Raises:
         PreflightError: Something does, and nobody forces it.
     """
-    options, program = plan.options, launch_plan.argv[0]
-    environ = launch_plan.environ(os.environ)
+    program, environ = launch_plan.argv[0], launch_plan.environ(os.environ)
     with reporter.wait(_("checking what the job needs")):
-        inputs = preflight_input(plan, script, strategy, program, environ, escalates=escalates)
+        if is_here(plan.resolved.job.machine):
+            inputs = preflight_input(plan, script, strategy, program, environ, escalates=escalates)
+        else:
+            inputs = PreflightInput(planned=plan_of(plan, script, strategy, escalates=escalates))
         findings = examine(inputs)
-    note_findings(findings, reporter, force=options.force)
-    require_no_error(findings, force=options.force)
-
-
-def check_script(
-    plan: Plan,
-    script: ScriptRun,
-    strategy: Strategy,
-    reporter: Reporter,
-    *,
-    escalates: bool = False,
-) -> None:
-    """See that the script does nothing against its plan that ends the job on its own machine.
-
-    Raises:
-        PreflightError: It does, and nobody forces it.
-    """
-    planned, force = plan_of(plan, script, strategy, escalates=escalates), plan.options.force
-    findings = [*script_checks.check_script(PreflightInput(planned=planned))]
-    note_findings(findings, reporter, force=force)
-    require_no_error(findings, force=force)
+    note_findings(findings, reporter, force=plan.options.force)
+    require_no_error(findings, force=plan.options.force)
 
 
 def preflight_input(
