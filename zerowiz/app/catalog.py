@@ -16,9 +16,7 @@ from zerowiz.core.catalog import (
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
 from zerowiz.core.machine_kinds import MachineCandidate, PriceList, list_kinds
-from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.script.settings import ScriptRun
-from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
 from zerowiz.probe.package_data import read_gpu_table, read_instances
@@ -34,7 +32,6 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
     assumed: tuple[str, ...]
     """The defaults that each of the plans rests on, one clause each."""
     offers: Offers
-    length: RunLength | None
     prices: PriceList
     largest: str
     """The largest machine that was tried, as `$machine` takes it."""
@@ -77,15 +74,9 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
 class _Planner:
     """Plans one job for many machines: the model is read once."""
 
-    def __init__(
-        self,
-        options: Options,
-        script: ScriptRun | None,
-        read: ReadModel | None = None,
-    ) -> None:
+    def __init__(self, options: Options, script: ScriptRun | None) -> None:
         self.options = replace(options, machine=None, gpus_per_node=None)
         self.script = script
-        self.read = read
         self.first: ResolvedJob | None = None
         self.assumed: tuple[str, ...] = ()
         self.refused: UsageError | None = None
@@ -96,7 +87,7 @@ class _Planner:
         try:
             machine = complete(candidate.machine, options)
             job = (
-                resolve_job(options, machine, self.script, self.read)
+                resolve_job(options, machine, self.script)
                 if first is None
                 else first.with_change(options, machine, first.read)
             )
@@ -156,7 +147,6 @@ def find_machines(
         resolved=planner.first,
         assumed=planner.assumed,
         offers=offers,
-        length=length,
         prices=prices,
         largest=largest.build(largest.sizes[-1], table).name,
     )

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from zerowiz.app.ask import answer, by_default_of, open_questions
 from zerowiz.app.command import Command, find_script, read_to_launch, understand_command
 from zerowiz.app.decide import Plan, note_basis, plan_options, require_strategy
-from zerowiz.app.launch.start import check_any_job, deliver_plan, preflight_input
+from zerowiz.app.launch.start import deliver_plan, plan_of, preflight_input
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import note_choices
@@ -102,10 +102,8 @@ def find_preflight_findings(
     program = None if programs is None else programs.deepspeed
     environ = _job_environ(machine, programs)
     with reporter.wait(_CHECKING):
-        if plan is None or machine is None:
-            return (*refusals.findings, *check_any_job(program, machine, environ, run))
-        strategy = require_strategy(plan)
-        inputs = preflight_input(plan, run, strategy, program, environ)
+        planned = None if plan is None else plan_of(plan, run, require_strategy(plan))
+        inputs = preflight_input(planned, machine, run, program, environ, options.output_dir)
         return (*refusals.findings, *examine(inputs))
 
 

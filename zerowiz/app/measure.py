@@ -15,7 +15,6 @@ from msgspec import Struct
 from zerowiz import __version__
 from zerowiz.app.ask import open_questions
 from zerowiz.app.decide import Plan
-from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch
 from zerowiz.app.launch.start import Start
 from zerowiz.app.options import Options
@@ -120,11 +119,7 @@ def plan_script(script: MeasuredScript, reporter: Reporter) -> Start:
     Raises:
         ZerowizError: It cannot be launched here, or contradicts the options.
     """
-    how = RunOptions(
-        supervise=True,
-        policy=RestartPolicy(),
-        grace_seconds=_GRACE_S,
-    )
+    how = RunOptions(supervise=True, grace_seconds=_GRACE_S)
     launch = prepare_launch(script.path, script.words, script.options, how, reporter)
     if open_questions(launch.options, launch.script.settings).get("lr", "") is None:
         # Nothing is learned: a step takes as long with any.

@@ -38,7 +38,7 @@ from zerowiz.errors import (
     UsageError,
     ZerowizError,
 )
-from zerowiz.probe.files import FILE_NAME, find_answers_file
+from zerowiz.probe.files import FILE_NAME
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun
@@ -473,36 +473,6 @@ class Layers(Struct, frozen=True, kw_only=True):
 
 
 _NAMED = re.compile(r"\$([a-z][a-z_]*)")
-
-
-def join_layers(typed: Layers, use: FileUse) -> Layers:
-    """What is said now, with what the answers file says, where nothing else does.
-
-    What is said first counts: an option, a variable `ZEROWIZ_...`, the file; then what the script
-    or the machine shows, then a default.
-
-    Args:
-        typed: What is said on the command line, and by variables of the environment.
-        use: What the command does with a file.
-
-    Raises:
-        ZerowizError: There is a file, and it cannot be used.
-    """
-    by_variable = [v for v in typed.values.values() if v.origin is Origin.ENVIRONMENT]
-    words = as_words(Options(**{value.name: value.value for value in by_variable}))  # type: ignore[arg-type]
-    if words:
-        names = ", ".join(value.source for value in by_variable)
-        typed = replace(typed, notes=(f"from {names}: `{shell.join(words)}`",))
-    options = typed.options
-    path = None if options.isolated else find_answers_file(typed.script, options.output_dir)
-    if path is None:
-        return typed
-    from zerowiz.app.answers_file import (  # noqa: PLC0415 - most folders have none
-        read_answers_file,
-        with_file,
-    )
-
-    return with_file(typed, read_answers_file(path), use)
 
 
 class RunQuestion(Struct, frozen=True, kw_only=True):

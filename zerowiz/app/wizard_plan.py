@@ -193,10 +193,10 @@ def launch_init(start: Start, reporter: LaunchReporter) -> int:
     Raises:
         ZerowizError: It did not start.
     """
-    from zerowiz.app.launch.launch import RunOptions, run_start  # noqa: PLC0415 - takes long to load
+    from zerowiz.app.launch.launch import run_start  # noqa: PLC0415 - takes long to load
 
     reporter.start(start.launch_plan)
-    return run_start(start, RunOptions().policy, reporter)
+    return run_start(start, reporter)
 
 
 # A job of a program that starts its own ranks: its file says the step, and takes the config.

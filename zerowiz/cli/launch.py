@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch, run_launch
 from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.cli.options import takes_options
@@ -27,7 +26,7 @@ def _run_option(
 
 
 def _check_options(options: Options, how: RunOptions) -> None:
-    supervise, escalate = how.supervise, how.policy.escalate
+    supervise, escalate = how.supervise, how.max_attempts > 1
     if escalate and supervise is False:
         raise UsageError(
             (
@@ -96,7 +95,7 @@ def launch(
     )
     how = RunOptions(
         supervise=supervise,
-        policy=RestartPolicy(escalate=escalate, max_attempts=max_attempts),
+        max_attempts=max_attempts if escalate else 1,
         grace_seconds=grace_seconds,
     )
     _check_options(options, how)

@@ -14,8 +14,8 @@ from zerowiz.app.options import (
     FileUse,
     Layers,
     Options,
+    as_words,
     choices_of,
-    join_layers,
     kinds,
     rows,
     variable_of,
@@ -25,7 +25,9 @@ from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.settings import Origin, SettingRow, SettingValue
+from zerowiz.core.structs import replace
 from zerowiz.errors import ZerowizError
+from zerowiz.probe.files import find_answers_file
 from zerowiz.ui.reporter import TerminalReporter
 
 
@@ -117,6 +119,36 @@ def _join(
     for note in layers.notes:
         reporter.note(note)
     return layers
+
+
+def join_layers(typed: Layers, use: FileUse) -> Layers:
+    """What is said now, with what the answers file says, where nothing else does.
+
+    What is said first counts: an option, a variable `ZEROWIZ_...`, the file; then what the script
+    or the machine shows, then a default.
+
+    Args:
+        typed: What is said on the command line, and by variables of the environment.
+        use: What the command does with a file.
+
+    Raises:
+        ZerowizError: There is a file, and it cannot be used.
+    """
+    by_variable = [v for v in typed.values.values() if v.origin is Origin.ENVIRONMENT]
+    words = as_words(Options(**{value.name: value.value for value in by_variable}))  # type: ignore[arg-type]
+    if words:
+        names = ", ".join(value.source for value in by_variable)
+        typed = replace(typed, notes=(f"from {names}: `{shell.join(words)}`",))
+    options = typed.options
+    path = None if options.isolated else find_answers_file(typed.script, options.output_dir)
+    if path is None:
+        return typed
+    from zerowiz.app.answers_file import (  # noqa: PLC0415 - most folders have none
+        read_answers_file,
+        with_file,
+    )
+
+    return with_file(typed, read_answers_file(path), use)
 
 
 class WrongChoiceError(typer.BadParameter):

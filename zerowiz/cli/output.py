@@ -10,14 +10,12 @@ import msgspec
 
 from zerowiz.app.decide import NoStrategyError, Plan
 from zerowiz.app.plan_files import encode_plan, find_machine_change
+from zerowiz.cli.usage import write_json, write_json_text
 from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.launch.provenance import encode_machine_change
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun
-
-
-from zerowiz.cli.usage import write_json, write_json_text
 
 
 def write_plan(

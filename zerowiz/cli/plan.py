@@ -7,17 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec import Struct
+from msgspec import structs
 
 from zerowiz.app.api import PlanResult
 from zerowiz.app.decide import note_basis, note_emulation, require_strategy
-from zerowiz.app.options import FileUse, Layers, Options, RunQuestion, TakesScript
+from zerowiz.app.options import (
+    FileUse,
+    Layers,
+    Options,
+    RunQuestion,
+    TakesScript,
+    as_words,
+    changed_by,
+)
 from zerowiz.app.plan import plan_job
 from zerowiz.app.plan_files import note_choices
 from zerowiz.app.reporter import Reporter
-from zerowiz.cli.options import option_of, takes_options
+from zerowiz.cli.options import option_of, read_options, takes_options
 from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import PlainCommand, write_json
+from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import Objective
@@ -26,16 +35,11 @@ from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
 from zerowiz.ui import choice, sentences, show
+from zerowiz.ui.pictures import Side, compare
 from zerowiz.ui.reporter import TerminalReporter
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
-from msgspec import structs
-
-from zerowiz.app.options import changed_by, rows
-from zerowiz.cli.options import read_options
-from zerowiz.core import shell
-from zerowiz.ui.pictures import Side, compare
 
 # Read the words of `plan`: a value that may be left out, and the options of another plan.
 
@@ -80,17 +84,6 @@ class PlanCommand(PlainCommand):
 def _names(words: list[str], place: int) -> bool:
     """Whether the word behind this one is a strategy."""
     return place + 1 < len(words) and find_strategy(words[place + 1]) is not None
-
-
-class Shown(Struct, frozen=True, kw_only=True):
-    """What of a plan is shown beside its page."""
-
-    explain: str | None
-    limits: bool
-    is_verbose: bool
-    html: Path | None
-    origins_of: Layers | None
-    """What was said, where it is shown what each setting comes from."""
 
 
 def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
@@ -149,14 +142,17 @@ def plan(
     if (assumed := question.assumed) is not None:
         reporter.note(assumed)
     if isinstance(planned, PlanResult):
-        shown = Shown(
+        _show_plan(
+            planned,
+            options,
+            question,
+            reporter,
             explain=explain,
             limits=limits,
             is_verbose=verbose,
             html=html,
             origins_of=layers if origins else None,
         )
-        _show_plan(planned, options, question, reporter, shown)
     else:
         alone = "one machine, and this plan compares many"
         _refuse_any(of_one, alone, "name one: `$machine 8xH100-80GB`")
@@ -178,26 +174,31 @@ def _show_plan(
     options: Options,
     question: RunQuestion,
     reporter: Reporter,
-    shown: Shown,
+    *,
+    explain: str | None,
+    limits: bool,
+    is_verbose: bool,
+    html: Path | None,
+    origins_of: Layers | None,
 ) -> None:
     """The plan for one machine, and how long the run takes where that is asked."""
     decision = result.decided.decision
-    if shown.explain is not None:
-        _explained(decision, shown.explain)  # a wrong name is refused before anything is shown
+    # A wrong name is refused before anything is shown.
+    explained = None if explain is None else _explained(decision, explain)
     run = question.plan_run(decision, options.machine, result.decided.resolved.own_epochs)
     note_basis(result.decided, reporter)
     note_choices(result.decided, reporter)
     note_emulation(result.decided, reporter)
-    largest = result.limits() if shown.limits else None
+    largest = result.limits() if limits else None
     origins = None
-    if shown.origins_of is not None:
+    if origins_of is not None:
         from zerowiz.app.answers_file import find_origins  # noqa: PLC0415 - few plans show them
 
-        origins = find_origins(result.decided, shown.origins_of)
+        origins = find_origins(result.decided, origins_of)
     if options.as_json:
         write_plan(result.decided, run=run, limits=largest, origins=origins)
     else:
-        _show_page(result, options, shown, largest)
+        _show_page(result, options, explained, largest, is_verbose=is_verbose)
         if run is not None:
             from zerowiz.ui.catalog import run as show_run  # noqa: PLC0415 - most plans ask for none
 
@@ -208,23 +209,27 @@ def _show_plan(
             show_origins(
                 [(name, value, origin) for name, (value, origin) in origins.items()], sys.stdout
             )
-    if shown.html is not None:
+    if html is not None:
         from zerowiz.app.pictures import write_page  # noqa: PLC0415 - most plans write nothing
 
-        write_page(result.decided, shown.html, reporter)
+        write_page(result.decided, html, reporter)
     require_strategy(result.decided)
 
 
 def _show_page(
-    result: PlanResult, options: Options, shown: Shown, largest: Sequence[Limit] | None
+    result: PlanResult,
+    options: Options,
+    explained: StrategyEstimate | None,
+    largest: Sequence[Limit] | None,
+    *,
+    is_verbose: bool,
 ) -> None:
     """The plan as a person reads it."""
     decision = result.decided.decision
-    explained = None if shown.explain is None else _explained(decision, shown.explain)
     # Where nothing is chosen they are the hints of the error.
     listed = () if decision.chosen is None else result.remedies
     learning = sentences.learning(result.decided.resolved.learning)
-    show.plan(decision, listed, sys.stdout, learning, is_verbose=shown.is_verbose)
+    show.plan(decision, listed, sys.stdout, learning, is_verbose=is_verbose)
     searched = result.decided.search
     if searched is not None and options.objective is not Objective.FLOWCHART:
         choice.search(searched, options.objective, sys.stdout)
@@ -342,12 +347,6 @@ def _plan(
 
 def _said(options: Options, changes: Options) -> str:
     """What the first plan says of the options that the other one changes."""
-    defaults = structs.asdict(Options())
-    words: list[str] = []
-    for name, value in structs.asdict(changes).items():
-        before = getattr(options, name)
-        if value == defaults[name] or before == defaults[name]:
-            continue
-        words += [rows()[name].on if before is not False else rows()[name].off]
-        words += [] if isinstance(before, bool) else [str(before)]
-    return shell.join(words)
+    defaults, changed = structs.asdict(Options()), structs.asdict(changes)
+    names = [name for name, value in changed.items() if value != defaults[name]]
+    return shell.join(as_words(Options(**{name: getattr(options, name) for name in names})))

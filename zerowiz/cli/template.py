@@ -7,11 +7,13 @@ from typing import Annotated, TextIO
 
 import typer
 
-from zerowiz.app.template import copy_template
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import TEMPLATES, Template, template_of
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.workload import MODEL_FOLDER, Loop
+from zerowiz.emit.files import add_files
+from zerowiz.errors import ZerowizError
+from zerowiz.probe.package_data import read_template
 
 
 def template(
@@ -27,8 +29,10 @@ def template(
     if folder is None:
         _list_templates(sys.stdout)
         return
+    if folder.exists() and not folder.is_dir():
+        raise ZerowizError(f"`{folder}` is not a folder", "name a folder, new or empty")
     chosen = template_of(loop)
-    _show_copy(chosen, folder, copy_template(chosen, folder), sys.stdout)
+    _show_copy(chosen, folder, add_files(read_template(chosen.script, folder)), sys.stdout)
 
 
 def _list_templates(stream: TextIO) -> None:

@@ -263,8 +263,6 @@ class JobEnd(Struct, frozen=True, kw_only=True):
     cause: Cause
     first: RankEnd | None = None
     """The rank that ended first; the others ended because of it."""
-    launcher_status: int | None = None
-    """As `subprocess` returns it: negative for a signal."""
     stopped_by: int | None = None
     """The signal that asked zerowiz to end; it need not be the cause."""
 
@@ -353,7 +351,6 @@ def judge(
         status=status,
         cause=cause,
         first=first,
-        launcher_status=launcher_status,
         stopped_by=stopped_by,
     )
 

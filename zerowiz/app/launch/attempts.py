@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from json import dumps
 from pathlib import Path
 
-from msgspec import Struct
-
 from zerowiz import __version__
 from zerowiz.app.decide import Plan, require_strategy
 from zerowiz.app.launch.start import Start, check_start, plan_launch
@@ -126,21 +124,11 @@ def escalate(
 Publish = Callable[[int, Start], None]
 
 
-class RestartPolicy(Struct, frozen=True, kw_only=True):
-    """How often a supervised job is started."""
-
-    escalate: bool = False
-    max_attempts: int = 1
-
-
-def run_attempts(
-    start: Start, policy: RestartPolicy, reporter: LaunchReporter, publish: Publish | None = None
-) -> int:
+def run_attempts(start: Start, reporter: LaunchReporter, publish: Publish | None = None) -> int:
     """Start the job, and after it ran out of memory perhaps once more; the status of the last.
 
     Args:
         start: The first.
-        policy: How often.
         reporter: Hears how each attempt ended, and what follows.
         publish: Told of each start once its files are written; other nodes wait for it.
 
@@ -185,7 +173,7 @@ def run_attempts(
                 reporter.attempt_ended(end, start.strategy, number)
             if measured is not None:
                 reporter.attempt_measured(attempt, str(start.plan.options.output_dir or ""))
-            next_start = _next_start(start, end, policy, number, before, reporter)
+            next_start = _next_start(start, end, number, before, reporter)
             if next_start is None or signals:
                 return _finish(record, start.plan, end.status, reporter)
             reporter.next_attempt(next_start.strategy, next_start.resume, number + 1)
@@ -196,7 +184,6 @@ def run_attempts(
 def _next_start(
     start: Start,
     end: JobEnd,
-    policy: RestartPolicy,
     number: int,
     before: CheckpointStates,
     reporter: LaunchReporter,
@@ -206,12 +193,11 @@ def _next_start(
     if memory is None or end.stopped_by is not None:
         return None
     seen = keep(start, memory)
-    if not policy.escalate:
+    most = start.run.max_attempts
+    if most == 1:
         return None
-    if number >= policy.max_attempts:
-        reporter.event(
-            f"zerowiz does not try again: `--max-attempts {policy.max_attempts}` is reached"
-        )
+    if number >= most:
+        reporter.event(f"zerowiz does not try again: `--max-attempts {most}` is reached")
         return None
     try:
         return escalate(start, seen, number + 1, before, reporter)

@@ -18,8 +18,8 @@ from zerowiz.app.command import (
     understand_command,
 )
 from zerowiz.app.decide import Plan, require_strategy
-from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
-from zerowiz.app.launch.start import NodeLaunch, Run, Start, check_script, check_start, plan_launch
+from zerowiz.app.launch.attempts import run_attempts
+from zerowiz.app.launch.start import NodeLaunch, Run, Start, check_start, plan_launch
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import losses_shown, note_change
@@ -50,7 +50,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
     supervise: bool | None = None
     """Whether zerowiz stays with the job; None where what it was started from decides."""
-    policy: RestartPolicy = RestartPolicy()
+    max_attempts: int = 1
+    """How often it is started at most: with less memory, after it ran out of it."""
     grace_seconds: int = 30
     """For ranks to save and end, once they are asked to."""
 
@@ -65,7 +66,6 @@ class Launch(Struct, frozen=True, kw_only=True):
     node: NodeRank | None
     """This node where each node has a zerowiz of its own; else None."""
     run: Run
-    policy: RestartPolicy
 
 
 def prepare_launch(
@@ -119,7 +119,6 @@ def prepare_launch(
         machine=machine,
         node=node,
         run=run,
-        policy=how.policy,
     )
 
 
@@ -139,7 +138,7 @@ def make_run(
         folder=_run_folder(options),
         supervised=has_node or _is_supervised(how, machine),
         grace_seconds=how.grace_seconds,
-        escalates=how.policy.escalate,
+        max_attempts=how.max_attempts,
         no_local_rank=command.no_local_rank,
         hostfile=options.hostfile,
     )
@@ -172,15 +171,14 @@ def run_launch(launch: Launch, reporter: LaunchReporter, person: Person | None) 
     if person is not None and not confirms(person, _LAUNCH):
         reporter.event(_("not launched; nothing was written"))
         return ExitCode.OK
-    return run_start(start, launch.policy, reporter)
+    return run_start(start, reporter)
 
 
-def run_start(start: Start, policy: RestartPolicy, reporter: LaunchReporter) -> int:
+def run_start(start: Start, reporter: LaunchReporter) -> int:
     """Start a job that is planned and checked; the status of its last attempt.
 
     Args:
         start: The first attempt.
-        policy: Whether it is followed by others.
         reporter: Hears what becomes of it.
 
     Raises:
@@ -190,7 +188,7 @@ def run_start(start: Start, policy: RestartPolicy, reporter: LaunchReporter) -> 
     with losses_shown(shown=not options.quiet):
         if not start.launch_plan.supervised:
             execute(start.launch_plan, os.environ, force=options.force)
-        return run_attempts(start, policy, reporter)
+        return run_attempts(start, reporter)
 
 
 def _run_on_nodes(launch: Launch, node: NodeRank, reporter: LaunchReporter) -> int:
@@ -207,7 +205,7 @@ def _run_on_nodes(launch: Launch, node: NodeRank, reporter: LaunchReporter) -> i
         return start
 
     if node.node_rank == 0:
-        return lead(launch.options, node, launch.machine, start_on, launch.policy, reporter)
+        return lead(launch.options, node, launch.machine, start_on, reporter)
     grace_seconds = launch.run.grace_seconds
     return follow_leader(launch.options, node, launch.machine, grace_seconds, reporter)
 
@@ -244,14 +242,11 @@ def start_planned(
     Raises:
         ZerowizError: Nothing fits, it would not start, or a file of the person's is in the way.
     """
-    machine = plan.resolved.job.machine
     strategy = require_strategy(plan)
     with reporter.wait(_("preparing the launch")):
         launch_plan = plan_launch(plan, script, strategy, run)
-    if is_here(machine):
-        check_start(plan, script, strategy, launch_plan, reporter, escalates=run.escalates)
-    else:
-        check_script(plan, script, strategy, reporter, escalates=run.escalates)
+    escalates = run.max_attempts > 1
+    check_start(plan, script, strategy, launch_plan, reporter, escalates=escalates)
     return Start(
         plan=plan,
         script=script,
@@ -301,7 +296,7 @@ def _run_folder(options: Options) -> Path:
 
 def _is_supervised(how: RunOptions, machine: Machine) -> bool:
     """Whether zerowiz stays with its job: at a terminal a person does."""
-    if how.supervise is not None or how.policy.escalate:
+    if how.supervise is not None or how.max_attempts > 1:
         return how.supervise is not False
     has_person = read_launch_environment(os.environ, Files()).has_person
     return machine.allocation is not None or not has_person

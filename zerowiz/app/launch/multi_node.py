@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 import zerowiz
-from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
+from zerowiz.app.launch.attempts import run_attempts
 from zerowiz.app.launch.start import (
     NodeLaunch,
     Run,
@@ -322,7 +322,6 @@ def lead(
     node: NodeRank,
     machine: Machine,
     start_on: Callable[[Machine, NodeLaunch], Start],
-    policy: RestartPolicy,
     reporter: LaunchReporter,
 ) -> int:
     """On node 0: read what every node has, decide for the weakest, and start; the job's status.
@@ -332,7 +331,6 @@ def lead(
         node: This node.
         machine: What this node has.
         start_on: Plans the job on all nodes together.
-        policy: Whether the job is started again, and how often.
         reporter: Hears which nodes are missing, and how the attempts end.
     """
     require_address(node)
@@ -355,7 +353,7 @@ def lead(
         noted = fleet.machine.with_notes(*machine_text.notes(fleet))
         weakest = replace(noted, allocation=rendezvous.own.machine.allocation)
         start = start_on(weakest, _node_launch(node, machines))
-        status = run_attempts(start, policy, reporter, publish_start)
+        status = run_attempts(start, reporter, publish_start)
         ignore_signals()
         return status
 

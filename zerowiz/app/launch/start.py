@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from zerowiz.app.command import require_reachable
 from zerowiz.app.decide import Plan
+from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import plan_config, plan_copy, with_plan
 from zerowiz.app.reporter import Reporter
@@ -50,7 +51,7 @@ from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput, list_ops
 from zerowiz.core.script.config_delivery import Delivery, add_settled, deliver
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptRun, check_accelerator, facts_of
+from zerowiz.core.script.settings import ScriptRun, check_accelerator
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, Method
@@ -107,8 +108,8 @@ class Run(Struct, frozen=True, kw_only=True):
     supervised: bool
     grace_seconds: int
     """For ranks to save and end after they were asked to."""
-    escalates: bool = False
-    """Whether it starts again, with less memory, after it ran out of it."""
+    max_attempts: int = 1
+    """How often it is started at most: with less memory, after it ran out of it."""
     no_local_rank: bool = False
     """Whether the person said that the script takes no `--local_rank`."""
     hostfile: Path | None = None
@@ -355,7 +356,7 @@ def check_start(
     *,
     escalates: bool = False,
 ) -> None:
-    """See that nothing surely ends a start, and note what may.
+    """See that nothing surely ends a start, and note what may; elsewhere by the script alone.
 
     Args:
         plan: What was decided.
@@ -368,98 +369,57 @@ def check_start(
     Raises:
         PreflightError: Something does, and nobody forces it.
     """
-    options, program = plan.options, launch_plan.argv[0]
-    environ = launch_plan.environ(os.environ)
+    program, environ = launch_plan.argv[0], launch_plan.environ(os.environ)
+    machine, output_dir = plan.resolved.job.machine, plan.options.output_dir
     with reporter.wait(_("checking what the job needs")):
-        inputs = preflight_input(plan, script, strategy, program, environ, escalates=escalates)
+        planned = plan_of(plan, script, strategy, escalates=escalates)
+        inputs = PreflightInput(planned=planned)
+        if is_here(machine):
+            inputs = preflight_input(planned, machine, script, program, environ, output_dir)
         findings = examine(inputs)
-    note_findings(findings, reporter, force=options.force)
-    require_no_error(findings, force=options.force)
-
-
-def check_script(
-    plan: Plan,
-    script: ScriptRun,
-    strategy: Strategy,
-    reporter: Reporter,
-    *,
-    escalates: bool = False,
-) -> None:
-    """See that the script does nothing against its plan that ends the job on its own machine.
-
-    Raises:
-        PreflightError: It does, and nobody forces it.
-    """
-    planned, force = plan_of(plan, script, strategy, escalates=escalates), plan.options.force
-    findings = [*script_checks.check_script(PreflightInput(planned=planned))]
-    note_findings(findings, reporter, force=force)
-    require_no_error(findings, force=force)
+    note_findings(findings, reporter, force=plan.options.force)
+    require_no_error(findings, force=plan.options.force)
 
 
 def preflight_input(
-    plan: Plan,
+    planned: PlannedJob | None,
+    machine: Machine | None,
     script: ScriptRun | None,
-    strategy: Strategy,
     program: str | None,
     environ: Mapping[str, str],
-    *,
-    escalates: bool = False,
+    output_dir: Path | None,
 ) -> PreflightInput:
-    """A planned job, with the facts that its preflight checks read.
+    """A job, with the facts that its preflight checks read.
 
     Args:
-        plan: What was decided.
+        planned: As `plan_of`; None for the checks of any job here.
+        machine: What it runs on; None where that cannot be read.
         script: The script as it is run; None without one.
-        strategy: The strategy that the job runs with.
         program: `deepspeed`, as a launch found it; None where it found none.
         environ: What the job gets: the caller's environment, and what the launch adds.
-        escalates: Whether it may start again with another strategy.
+        output_dir: Where zerowiz writes.
     """
-    planned = plan_of(plan, script, strategy, escalates=escalates)
-    job = planned.job
     # Where checkpoints go, as far as the script says.
     folder = None if script is None else output_folder(script)
+    is_module = script is not None and script.facts.module is not None
     return PreflightInput(
-        machine=job.machine,
+        machine=machine,
         planned=planned,
         facts=read_facts(
             program,
             environ,
             Files(),
-            ops=planned.ops,
-            cuda=job.machine.accelerator is Accelerator.CUDA,
+            ops=() if planned is None else planned.ops,
+            cuda=machine is not None and machine.accelerator is Accelerator.CUDA,
             script=None if script is None else Path(script.facts.path),
-            import_folder=_import_folder(facts_of(script)),
-            nvme_path=job.nvme_path,
-            output_folder=plan.options.output_dir or Path() if folder is None else Path(folder),
+            # `python -m` imports from the working folder.
+            import_folder=Path() if is_module else None,
+            nvme_path=None if planned is None else planned.job.nvme_path,
+            output_folder=output_dir or Path() if folder is None else Path(folder),
             resumed_from=None if script is None else resumed_checkpoint(script),
         ),
         environ=environ,
     )
-
-
-def check_any_job(
-    program: str | None,
-    machine: Machine | None,
-    environ: Mapping[str, str],
-    script: ScriptRun | None,
-) -> tuple[Finding, ...]:
-    """Run the preflight checks that need no plan: those of any job here, and of its imports."""
-    facts = read_facts(
-        program,
-        environ,
-        Files(),
-        cuda=machine is not None and machine.accelerator is Accelerator.CUDA,
-        script=None if script is None else Path(script.facts.path),
-        import_folder=_import_folder(facts_of(script)),
-    )
-    return examine(PreflightInput(machine=machine, facts=facts, environ=environ))
-
-
-def _import_folder(script: ScriptFacts | None) -> Path | None:
-    """Where the script imports from first, if not from its own folder."""
-    # `python -m` imports from the working folder.
-    return None if script is None or script.module is None else Path()
 
 
 def require_no_error(findings: Sequence[Finding], *, force: bool = False) -> None:

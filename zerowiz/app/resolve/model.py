@@ -40,7 +40,7 @@ def read_and_trace(
 
 
 def count_or_trace(
-    text: str | None,
+    text: str,
     named: Named,
     workload: Workload,
     environ: Mapping[str, str],
@@ -48,13 +48,12 @@ def count_or_trace(
     *,
     trace: bool | None,
 ) -> ReadModel:
-    """The same for a model whose config is known; `text` is None for one that is built anew.
+    """The same for a model whose config is known.
 
     Raises:
         ZerowizError: It can be neither counted, traced nor guessed.
     """
-    is_gpt = text is not None and config_of_gpt(text) is not None
-    if is_gpt or not (trace or is_unknown(named.config)):
+    if config_of_gpt(text) is not None or not (trace or is_unknown(named.config)):
         return count_model(text, named)
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 
@@ -63,8 +62,8 @@ def count_or_trace(
     return read if named.note is None else replace(read, notes=(named.note, *read.notes))
 
 
-def count_model(text: str | None, named: Named | None) -> ReadModel:
-    """The model of a config, or of a size; `text` is None for one that is built anew."""
+def count_model(text: str, named: Named | None) -> ReadModel:
+    """The model of a config, or of a size."""
     notes = () if named is None or named.note is None else (named.note,)
     return ReadModel(model=model_of(text, named), notes=notes)
 
@@ -95,6 +94,3 @@ def read_near(text: str, environ: Mapping[str, str], *, trace: bool | None) -> R
     named = read_config(text, environ=environ)
     is_counted = named is None or not is_unknown(named.config)
     return count_model(text, named) if is_counted else None
-
-
-# Read the model of a config that a script makes in its code.

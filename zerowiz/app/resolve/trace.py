@@ -19,7 +19,7 @@ _NEEDS = "`pip install 'zerowiz[train]'`"
 
 
 def trace_or_guess(
-    text: str | None,
+    text: str,
     named: Named,
     workload: Workload,
     environ: Mapping[str, str],
@@ -76,7 +76,7 @@ def _exact(trace: bool | None) -> str:
     )
 
 
-def _guess(text: str | None, named: Named, exact: str) -> ReadModel:
+def _guess(text: str, named: Named, exact: str) -> ReadModel:
     """The model by the sizes in its config, and a note that this is a guess."""
     try:
         model = model_of(text, named)

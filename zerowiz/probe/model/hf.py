@@ -327,20 +327,20 @@ def hub_name(text: str, environ: Mapping[str, str]) -> str:
     return known.id if isinstance(known, KnownModel) else text
 
 
-def model_of(text: str | None, named: Named | None) -> Model:
+def model_of(text: str, named: Named | None) -> Model:
     """Count the model by its config, or guess it.
 
     Args:
-        text: The value of `--model`; None for a model that is new.
+        text: The value of `--model`.
         named: What `read_config` returned for it.
 
     Raises:
         UsageError: It can be neither counted nor guessed.
     """
-    size = None if text is None else parse_size(text)
-    if text is not None and named is None and size is not None:
+    size = parse_size(text)
+    if named is None and size is not None:
         return model_from_size(text.strip(), size)
-    name, config, _note = named or Named(text or "", {})
+    name, config, _note = named or Named(text, {})
     count = guess_model if is_unknown(config) else model_from_config
     return count(name, config)
 
