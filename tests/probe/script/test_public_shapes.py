@@ -7,7 +7,7 @@ from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings, check_method
-from zerowiz.core.workload import Method, Optimizer, Trainer
+from zerowiz.core.workload import Method, Optimizer, Precision, Trainer
 from zerowiz.errors import UsageError
 from zerowiz.probe.script.read_script import parse_script
 
@@ -516,6 +516,23 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, tuple[str, ...], object]]
             ("config.gradient_checkpointing = True", (), None),
             ("model.vision_model.gradient_checkpointing = True", (), None),
             ("wrapper.model.gradient_checkpointing = True", (), True),
+        ],
+    ),
+    "a switch is on where an option has a value": (
+        TRAINER.removesuffix('TrainingArguments("out")\n'),
+        "",
+        "precision",
+        [
+            (f"TrainingArguments('out', {precision})", words, expected)
+            for precision in (
+                "fp16=True if args.adapter == 'half' else False",
+                "fp16=True if args.adapter == 'half' else None, bf16=False",
+                "fp16=args.adapter == 'half'",
+            )
+            for words, expected in (
+                (("--adapter", "half"), Precision.FP16),
+                ((), Precision.FP32),
+            )
         ],
     ),
     "the trainer is one that this run builds": (

@@ -252,9 +252,15 @@ def with_stage_calls(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         )
         for call in read.source.calls
         for kind in filter(None, (look(call) for look in kinds))
-        if not may_be_gathered(call) and not _is_paired(read, call, kind)
+        if not may_be_gathered(call if kind is not StageKind.NO_OPTIMIZER else _placed(call))
+        if not _is_paired(read, call, kind)
     ]
     return replace(facts, stage_calls=tuple({call.line: call for call in reversed(calls)}.values()))
+
+
+def _placed(call: FunctionCall) -> FunctionCall:
+    """The call without what its function was left on before, such as FSDP."""
+    return replace(call, around=())
 
 
 def _is_paired(read: Reader, call: FunctionCall, kind: StageKind) -> bool:
