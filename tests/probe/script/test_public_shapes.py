@@ -717,7 +717,7 @@ class Mine(DPOTrainer):
         (LENGTH, "tokenizer.model_max_length = args.max_length", 20),
         (LENGTH, "rows = Rows(args.max_length)", 20),
         (LENGTH, "rows = Rows(getattr(args, 'max_length'))", 20),
-        (LENGTH, "rows = Rows(vars(args)['max_length'])", 20),
+        (LENGTH, "def main(max_length):\n    Rows(max_length)\nmain(**vars(args))", 20),
         (PREFERRED, "Mine(model, args=args)", None),
         (PREFERRED, "Mine(model, args=args, collator=Rows(args.max_length))", 1024),
         (PREFERRED, "DPOTrainer(model, args=args)", 1024),

@@ -59,10 +59,14 @@ class _StageFinder:
         )
 
     @cached_property
-    def parents(self) -> dict[ast.AST, ast.AST]:
-        """What each node of the tree stands in."""
-        tree = self.source.tree
-        return {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    def loaded(self) -> list[FunctionCall]:
+        """The calls that load a model for DeepSpeed."""
+        loading = (c for c in self.source.calls if loads(self.source, c) == "Model")
+        return [
+            load
+            for load in loading
+            if is_after_engine(self.read, load) and not is_other(load) and not may_be_gathered(load)
+        ]
 
     def is_trainer(self, call: FunctionCall) -> bool:
         """Whether it is a method of a Trainer of transformers."""
@@ -90,12 +94,7 @@ class _StageFinder:
         if isinstance(argument.expr, ast.Name):
             name = argument.expr.id
             values += argument.call.scope.owner(name).values.get(name, [])
-        return any(
-            load.node in values and is_after_engine(self.read, load)
-            for load in self.source.calls
-            if loads(self.source, load) == "Model" and not is_other(load)
-            if not may_be_gathered(load)
-        )
+        return any(load.node in values for load in self.loaded)
 
     @cached_property
     def started(self) -> dict[str, FunctionCall]:
@@ -128,7 +127,7 @@ class _StageFinder:
         if call.method in {"merge_and_unload", "merge_adapter"}:
             return self.is_trained(call, base)
         if call.method in {"get_input_embeddings", "get_output_embeddings"}:
-            return self._is_used(call.node) and self.is_sharded(call, base)
+            return self._is_used(call.node, call.line) and self.is_sharded(call, base)
         if call.name == "zip":
             models = [model for arg in args for model in _whose_parameters(arg)]
             return len(models) == len(args) and any(self.is_trained(call, m) for m in models)
@@ -137,10 +136,14 @@ class _StageFinder:
             return self.is_sharded(call, _weight_of(weight))
         return False
 
-    def _is_used(self, node: ast.AST) -> bool:
+    def _is_used(self, node: ast.AST, line: int) -> bool:
         """Whether an expression goes on with `.weight`, and what is in it, or how large it is."""
+        # An import that stands for those of a module has no line; the others are in their order.
+        above = [s for s in self.source.tree.body if getattr(s, "lineno", line + 1) <= line]
+        parts = ast.walk(above[-1])
+        parents = {child: part for part in parts for child in ast.iter_child_nodes(part)}
         chain = []
-        while isinstance(node := self.parents[node], ast.Attribute):
+        while isinstance(node := parents[node], ast.Attribute):
             chain.append(node.attr)
         is_entry = isinstance(node, ast.Subscript) and chain in (["weight"], ["weight", "data"])
         is_kept = isinstance(node, ast.Assign) and chain == ["weight", "data"]
