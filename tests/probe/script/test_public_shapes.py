@@ -738,3 +738,57 @@ def test_the_length_of_a_forecast_counts_no_tokens() -> None:
     assert 96 == value_of(settings_of(parsed.format(options) + used), "sequence_tokens")
     options += "p.add_argument('--pred_len', type=int, default=96)\n"
     assert value_of(settings_of(parsed.format(options) + used), "sequence_tokens") is None
+
+
+# Of vwxyzjn/summarize_from_feedback_details and mihirp1998/AlignProp: who trains.
+BESIDE_ACCELERATE = """from accelerate import Accelerator
+import deepspeed
+from trl import BaseTrainer
+accelerator = Accelerator()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("judge, *_ = deepspeed.initialize(model=judge, config=make())\n", Convention.CONFIG_DICT),
+        (
+            (
+                "policy, optimizer = accelerator.prepare(policy, optimizer)\n"
+                "judge, *_ = deepspeed.initialize(model=judge, config=make())\n"
+            ),
+            Convention.ACCELERATOR,
+        ),
+        (
+            (
+                "class Mine(BaseTrainer):\n    pass\nMine(config).train()\n"
+                "accelerator.prepare(policy, optimizer)\n"
+            ),
+            Convention.ACCELERATOR,
+        ),
+    ],
+)
+def test_what_prepares_the_optimizer_trains(rest: str, expected: Convention) -> None:
+    assert expected is facts_of(BESIDE_ACCELERATE + rest).convention
+
+
+# Of TinyLLaVA/TinyLLaVA_Factory and stanfordnlp/pyreft.
+@pytest.mark.parametrize(
+    ("option", "rest", "is_seen"),
+    [
+        ("--tune_type_llm", "", True),
+        ("--lora_r", "", False),
+        ("--qlora", "", False),
+        ("--explorations", "", True),
+        ("--rank", "model = get_reft_model(model, config)\n", False),
+    ],
+)
+def test_adapters_of_what_is_not_read_are_not_taken_for_full_training(
+    option: str, rest: str, *, is_seen: bool
+) -> None:
+    text = (
+        "import argparse\nfrom transformers import Trainer, TrainingArguments\n"
+        f"p = argparse.ArgumentParser()\np.add_argument('{option}')\np.parse_args()\n{rest}"
+        "Trainer(model, args=TrainingArguments('out')).train()\n"
+    )
+    assert is_seen is ("method" not in settings_of(text).unseen)

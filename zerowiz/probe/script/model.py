@@ -412,7 +412,9 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     source = read.source
     facts = replace(
         facts,
-        trains_adapters=_trains_adapters(source),
+        trains_adapters=_trains_adapters(source)
+        # What adds them may be a module that is found at run time alone.
+        or any(_LORA.search(option.dest) for option in read.line.parser.options),
         builds_elsewhere=any(_builds_elsewhere(source, call) for call in source.calls),
         freezes=tuple(_freezes(read)),
     )
@@ -454,6 +456,9 @@ def _by_model_config(read: Reader, name: str) -> ValueSource:
     return read.bind_option(options[0], "ModelConfig") if options else UNSEEN
 
 
+_LORA = re.compile(r"(?<![a-z])q?lora(?![a-z])")
+
+
 def _trains_adapters(source: Source) -> bool:
     """Whether the script imports peft, or TRL's function that builds a config of peft.
 
@@ -464,6 +469,7 @@ def _trains_adapters(source: Source) -> bool:
     libraries = {origin.split(".")[0] for origin in origins}
     return (
         "get_peft_config" in names
+        or "get_reft_model" in source.by_method
         or not libraries.isdisjoint({"peft", "unsloth"})
         or any(unless_none(call.keyword("peft_config")) for call in source.calls)
     )

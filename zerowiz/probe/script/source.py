@@ -431,6 +431,8 @@ PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermi
 _CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
 # torch 2, nn/modules/module.py: the methods that return all parameters of a module.
 _ALL_PARAMETERS = frozenset({"parameters", "named_parameters"})
+OPTIMIZER = re.compile(r"(?<![a-z])opt(im\w*)?\b")
+"""An optimizer among what Accelerate prepares, by its name."""
 GENERATES = re.compile(r"generat|(?<![a-z])gen(?![a-z])", re.IGNORECASE)
 """What sets how something is generated, by its name."""
 # Names of a whole model; `model.vision_model` is a part of one.

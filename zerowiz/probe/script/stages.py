@@ -1,7 +1,6 @@
 """Find the calls of a script that are right at some ZeRO stages only."""
 
 import ast
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
@@ -10,7 +9,7 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.model import is_after_engine, is_other, loads
 from zerowiz.probe.script.reader import Reader, short_code
-from zerowiz.probe.script.source import FunctionCall, decide, last_name
+from zerowiz.probe.script.source import OPTIMIZER, FunctionCall, decide, last_name
 from zerowiz.probe.script.trainer import (
     built_trainers,
     is_on_one_rank,
@@ -32,10 +31,6 @@ _OF_MODEL: Mapping[str, StageKind] = {
     "save_checkpoint": StageKind.ALONE,
     **dict.fromkeys(("save_16bit_model", "save_fp16_model", "generate"), StageKind.ALONE_SHARDED),
 }
-
-
-# An optimizer among what is prepared.
-_OPTIMIZER = re.compile(r"(?<![a-z])opt(im\w*)?\b")
 
 
 def _base(call: FunctionCall) -> ast.expr | None:
@@ -185,7 +180,7 @@ class _StageFinder:
             other
             for other in self.source.by_method["prepare"]
             if other.function == call.function
-            if any(map(_OPTIMIZER.search, map(ast.unparse, other.node.args)))
+            if any(map(OPTIMIZER.search, map(ast.unparse, other.node.args)))
         ]
         return bool(models and others) and all(
             not any(engine.call is other and engine.models for engine in engines)
