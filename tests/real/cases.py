@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Source(NamedTuple):
     """A folder of a public repository at one commit, or of an installed package (no commit).
 
-    The script is started in that folder, `part` of which is needed.
+    The script is started in that folder, of which the parts in `part` are needed.
     """
 
     name: str
@@ -29,6 +29,13 @@ SUPEROFFLOAD = Source(*EXAMPLES, "training/DeepSpeed-SuperOffload")
 TENSOR_PARALLEL = Source(*EXAMPLES, "training/tensor_parallel/hf_integration", "train.py")
 PEFT_SFT = Source(*PEFT, "examples/sft")
 MEDICAL_TRAINING = Source(*MEDICAL, "", "training")
+FASTCHAT = Source("lm-sys/FastChat", "0e6d3e4beaab66f4d3f93db72541a4abab8af28d", "", "fastchat")
+EMBEDDING = Source(
+    "FlagOpen/FlagEmbedding", "7ed43d67ec03fbe5c31c0992dbfa941fb1860549", "", "FlagEmbedding"
+)
+GRITLM = Source("ContextualAI/gritlm", "971068105a8508bca421841c59fddba7f6596402", "", "gritlm")
+LESS = Source("princeton-nlp/LESS", "8abf9628b9a814ac3045445eebc8ba3c908fdc78", "", "less")
+LLMBOX = Source("RUCAIBox/LLMBox", "5a1cfe2ca6d296f2fdc171119012d8fa2cf2fc41", "training")
 TRL = Source("trl", "", "scripts")
 
 
@@ -36,8 +43,9 @@ class Case(NamedTuple):
     """One launch: the options of zerowiz, the script and its words.
 
     `added` are words of these that only zerowiz asked for. `files` are written beside the script.
-    `rows_per_sample` is what a script puts into one batch for each sample of it. `old_accelerate`
-    is of a script that no accelerate since 1.0 runs: it compares with `DistributedType.TPU`.
+    `rows_per_sample` is what a script puts into one batch for each sample of it. `old` is a script
+    that no accelerate since 1.0, or no transformers since 5.0, runs: it compares with
+    `DistributedType.TPU`, or passes `tokenizer=` to a Trainer.
     """
 
     name: str
@@ -47,7 +55,7 @@ class Case(NamedTuple):
     added: str = ""
     files: Mapping[str, str] = MappingProxyType({})
     rows_per_sample: int = 1
-    old_accelerate: bool = False
+    old: bool = False
 
 
 CASES = (
@@ -84,7 +92,7 @@ CASES = (
         "--stage 2 --micro-batch 2 --grad-accum 2",
         "run_clm_no_trainer.py --model_name_or_path gpt2 --train_file text.txt --block_size 64"
         " --max_train_steps 3 --output_dir out",
-        old_accelerate=True,
+        old=True,
     ),
     Case(
         "run_mlm",
@@ -192,5 +200,58 @@ output_dir: out
         "--stage 1 --micro-batch 2 --grad-accum 2 --gradient-checkpointing",
         "training/pretraining.py --model_name_or_path llama --train_file_dir texts --do_train"
         " --use_peft False --block_size 64 --max_steps 3 --output_dir out",
+    ),
+    Case(
+        "fastchat",
+        FASTCHAT,
+        "--stage 2 --micro-batch 2 --grad-accum 2",
+        "-m fastchat.train.train --model_name_or_path llama --data_path talks.json"
+        " --model_max_length 64 --max_steps 3 --output_dir out",
+        old=True,
+    ),
+    Case(
+        "bge-embedder",
+        EMBEDDING,
+        "--stage 1 --micro-batch 2 --grad-accum 2",
+        "-m FlagEmbedding.finetune.embedder.encoder_only.base --model_name_or_path bert"
+        " --train_data retrieval.jsonl --train_group_size 2 --query_max_len 32"
+        " --passage_max_len 64 --max_steps 3 --output_dir out",
+    ),
+    Case(
+        "bge-reranker",
+        EMBEDDING,
+        "--stage 3",
+        "-m FlagEmbedding.finetune.reranker.encoder_only.base --model_name_or_path bert"
+        " --train_data retrieval.jsonl --train_group_size 2 --query_max_len 32"
+        " --passage_max_len 64 --per_device_train_batch_size 2 --max_steps 3 --output_dir out",
+        rows_per_sample=2,
+        old=True,
+    ),
+    Case(
+        "gritlm",
+        GRITLM,
+        "--stage 2 --micro-batch 2",
+        "-m gritlm.training.run --model_name_or_path llama --train_data asked.jsonl"
+        " --mode generative --query_max_len 32 --passage_max_len 64 --generative_max_len 64"
+        " --max_steps 3 --output_dir out",
+        old=True,
+    ),
+    Case(
+        "less",
+        LESS,
+        "--stage 2 --grad-accum 2",
+        "-m less.train.train --model_name_or_path llama --train_files judged/train.jsonl"
+        " --max_seq_length 64 --lora True --lora_r 4 --lora_target_modules q_proj v_proj"
+        " --per_device_train_batch_size 2 --max_steps 3 --output_dir out",
+        old=True,
+    ),
+    Case(
+        "llmbox",
+        LLMBOX,
+        "--stage 3 --micro-batch 2 --gradient-checkpointing",
+        "train.py --model_name_or_path llama --data_path data/ --dataset alpaca_data_1k.json"
+        " --use_flash_attention False --tf32 False --model_max_length 64 --max_steps 3"
+        " --output_dir out",
+        old=True,
     ),
 )

@@ -109,8 +109,8 @@ def run(case: Case, inputs: Path) -> Outcome:
         "PYTHONPATH": str(HERE / "inside"),
         "REAL_SCRIPTS_SEEN": str(seen_folder),
     }
-    if case.old_accelerate:
-        env["REAL_SCRIPTS_OLD_ACCELERATE"] = "1"
+    if case.old:
+        env["REAL_SCRIPTS_OLD_LIBRARIES"] = "1"
     began = time.monotonic()
     with (folder / "output.txt").open("w") as output:
         done = subprocess.run(
@@ -150,7 +150,7 @@ def put_script(source: Source, folder: Path) -> None:
         source.name, source.commit, mirror=MIRROR, cache=CACHE / "repositories"
     )
     tree = f"{source.commit}:{source.folder}" if source.folder else source.commit
-    archive = ["git", "-C", str(repository), "archive", tree, *filter(None, [source.part])]
+    archive = ["git", "-C", str(repository), "archive", tree, *source.part.split()]
     packed = subprocess.run(archive, check=True, capture_output=True)
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
 

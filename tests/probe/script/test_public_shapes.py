@@ -7,7 +7,7 @@ from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings, check_method
-from zerowiz.core.workload import Method, Optimizer, Trainer
+from zerowiz.core.workload import Method, Optimizer, Precision, Trainer
 from zerowiz.errors import UsageError
 from zerowiz.probe.script.read_script import parse_script
 
@@ -518,6 +518,23 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, tuple[str, ...], object]]
             ("wrapper.model.gradient_checkpointing = True", (), True),
         ],
     ),
+    "a switch is on where an option has a value": (
+        TRAINER.removesuffix('TrainingArguments("out")\n'),
+        "",
+        "precision",
+        [
+            (f"TrainingArguments('out', {precision})", words, expected)
+            for precision in (
+                "fp16=True if args.adapter == 'half' else False",
+                "fp16=True if args.adapter == 'half' else None, bf16=False",
+                "fp16=args.adapter == 'half'",
+            )
+            for words, expected in (
+                (("--adapter", "half"), Precision.FP16),
+                ((), Precision.FP32),
+            )
+        ],
+    ),
     "the trainer is one that this run builds": (
         TRAINER,
         "",
@@ -700,7 +717,7 @@ class Mine(DPOTrainer):
         (LENGTH, "tokenizer.model_max_length = args.max_length", 20),
         (LENGTH, "rows = Rows(args.max_length)", 20),
         (LENGTH, "rows = Rows(getattr(args, 'max_length'))", 20),
-        (LENGTH, "rows = Rows(vars(args)['max_length'])", 20),
+        (LENGTH, "def main(max_length):\n    Rows(max_length)\nmain(**vars(args))", 20),
         (PREFERRED, "Mine(model, args=args)", None),
         (PREFERRED, "Mine(model, args=args, collator=Rows(args.max_length))", 1024),
         (PREFERRED, "DPOTrainer(model, args=args)", 1024),
@@ -721,3 +738,57 @@ def test_the_length_of_a_forecast_counts_no_tokens() -> None:
     assert 96 == value_of(settings_of(parsed.format(options) + used), "sequence_tokens")
     options += "p.add_argument('--pred_len', type=int, default=96)\n"
     assert value_of(settings_of(parsed.format(options) + used), "sequence_tokens") is None
+
+
+# Of vwxyzjn/summarize_from_feedback_details and mihirp1998/AlignProp: who trains.
+BESIDE_ACCELERATE = """from accelerate import Accelerator
+import deepspeed
+from trl import BaseTrainer
+accelerator = Accelerator()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("judge, *_ = deepspeed.initialize(model=judge, config=make())\n", Convention.CONFIG_DICT),
+        (
+            (
+                "policy, optimizer = accelerator.prepare(policy, optimizer)\n"
+                "judge, *_ = deepspeed.initialize(model=judge, config=make())\n"
+            ),
+            Convention.ACCELERATOR,
+        ),
+        (
+            (
+                "class Mine(BaseTrainer):\n    pass\nMine(config).train()\n"
+                "accelerator.prepare(policy, optimizer)\n"
+            ),
+            Convention.ACCELERATOR,
+        ),
+    ],
+)
+def test_what_prepares_the_optimizer_trains(rest: str, expected: Convention) -> None:
+    assert expected is facts_of(BESIDE_ACCELERATE + rest).convention
+
+
+# Of TinyLLaVA/TinyLLaVA_Factory and stanfordnlp/pyreft.
+@pytest.mark.parametrize(
+    ("option", "rest", "is_seen"),
+    [
+        ("--tune_type_llm", "", True),
+        ("--lora_r", "", False),
+        ("--qlora", "", False),
+        ("--explorations", "", True),
+        ("--rank", "model = get_reft_model(model, config)\n", False),
+    ],
+)
+def test_adapters_of_what_is_not_read_are_not_taken_for_full_training(
+    option: str, rest: str, *, is_seen: bool
+) -> None:
+    text = (
+        "import argparse\nfrom transformers import Trainer, TrainingArguments\n"
+        f"p = argparse.ArgumentParser()\np.add_argument('{option}')\np.parse_args()\n{rest}"
+        "Trainer(model, args=TrainingArguments('out')).train()\n"
+    )
+    assert is_seen is ("method" not in settings_of(text).unseen)

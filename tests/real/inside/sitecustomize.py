@@ -8,7 +8,9 @@ import importlib.machinery
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import wraps
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 ENGINE = "deepspeed.runtime.engine"
 TYPES = "accelerate.utils.dataclasses"
 FOLDER = os.environ.get("REAL_SCRIPTS_SEEN")
-OLD_ACCELERATE = "REAL_SCRIPTS_OLD_ACCELERATE" in os.environ
+OLD = "REAL_SCRIPTS_OLD_LIBRARIES" in os.environ
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -53,6 +55,17 @@ def add_old_name(types: Any) -> None:
     types.DistributedType.TPU = types.DistributedType.XLA
 
 
+def add_old_argument(trainer: Any) -> None:
+    """Give back an argument that transformers dropped in 5.0, and that public scripts still pass."""
+    init = trainer.Trainer.__init__
+
+    @wraps(init)
+    def with_tokenizer(self: Any, *given: Any, tokenizer: Any = None, **named: Any) -> None:
+        init(self, *given, **({"processing_class": tokenizer} if tokenizer else {}), **named)
+
+    trainer.Trainer.__init__ = with_tokenizer
+
+
 def watch(engine: Any) -> None:
     """Look at an engine in the first forward pass that trains, and after each step."""
     engine_class = engine.DeepSpeedEngine
@@ -74,7 +87,8 @@ def watch(engine: Any) -> None:
 
 def look(engine: Any, inputs: list[Any]) -> dict[str, Any]:
     """What the engine says of itself, and what its module and its first batch show."""
-    shapes = [list(value.shape) for value in inputs if getattr(value, "ndim", 0) >= 2]
+    batch = [*chain(*(v.values() if isinstance(v, Mapping) else [v] for v in inputs))]
+    shapes = [list(value.shape) for value in batch if getattr(value, "ndim", 0) >= 2]
     modules, weights = list(engine.module.modules()), list(engine.module.parameters())
     return {
         "stage": engine.zero_optimization_stage(),
@@ -110,5 +124,6 @@ def write(seen: dict[str, Any]) -> None:
 
 if FOLDER:
     sys.meta_path.insert(0, Finder(ENGINE, watch))
-if OLD_ACCELERATE:
+if OLD:
     sys.meta_path.insert(0, Finder(TYPES, add_old_name))
+    sys.meta_path.insert(0, Finder("transformers.trainer", add_old_argument))

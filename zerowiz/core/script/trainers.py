@@ -114,8 +114,7 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
     """
     facts = run.facts
     # One that this run does not build is none of its trainers.
-    built = [use for use in facts.trainer.uses if run.holds(use.conditions) is not False]
-    uses = built or [*facts.trainer.uses]
+    uses = [use for use in facts.trainer.uses if run.holds(use.conditions) is not False]
     trainer, rows = _trainer(run, uses)
     kind = trainer.value if trainer is not None else Trainer.SFT
     not_counted = (*_uses_not_counted(run, uses), *_models_beside(run, kind))

@@ -16,6 +16,7 @@ from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import (
     ACCELERATOR,
     HF_LIBRARIES,
+    OPTIMIZER,
     PARSE_CALLS,
     FunctionCall,
     follow,
@@ -139,8 +140,10 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     engines = read.source.calls_to("deepspeed", "initialize")
     own_lines = read.source.own_lines
     libraries = {origin.partition(".")[0] for origin in read.source.imports.values()}
-    if own_lines and all(engine.line >= own_lines for engine in engines):
-        # One that a module makes may be that of a model beside the one that is trained.
+    prepared = (call.node.args for call in read.source.by_method.get("prepare", []))
+    by_accelerate = any(OPTIMIZER.search(ast.unparse(arg)) for args in prepared for arg in args)
+    if by_accelerate or (own_lines and all(engine.line >= own_lines for engine in engines)):
+        # One that a module makes, or beside a loop of Accelerate, may be that of another model.
         routes.insert(-1, routes.pop(0))
     for route in routes:
         routed = route(facts, read)
@@ -271,7 +274,7 @@ def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     if built or parsed:
         return facts
     lines = [call.line for call in read.source.calls if _is_trainer(read, call.node.func)]
-    return _hidden(facts, lines[0]) if lines else None
+    return _hidden(facts, lines[0]) if lines and not has_loop else None
 
 
 def _by_hidden_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:

@@ -22,6 +22,7 @@ from zerowiz.core.workload import SETTINGS
 from zerowiz.probe.script.commandline import built_arguments
 from zerowiz.probe.script.reader import Reader, agree, short_code, show_argument
 from zerowiz.probe.script.source import (
+    GENERATES,
     HF_LIBRARIES,
     HF_PARSE_CALLS,
     FunctionCall,
@@ -269,9 +270,6 @@ def _sequence(read: Reader) -> ValueSource:
     return agree(constants(read, names))
 
 
-_GENERATES = re.compile(r"generat|(?<![a-z])gen(?![a-z])", re.IGNORECASE)
-
-
 def _is_used(length: ValueSource, facts: ScriptFacts, read: Reader) -> bool:
     """Whether the script, or a library, reads the option of a length for what is trained."""
     training, source = read.line.training, read.source
@@ -280,31 +278,13 @@ def _is_used(length: ValueSource, facts: ScriptFacts, read: Reader) -> bool:
     if length.flag is None or (by_library and training and "max_length" in training.of_library):
         return True
     names = {option.dest for option in read.line.parser.find(length.flag)}
-    nodes = [*ast.walk(source.tree)]
-    generating = {inner for node in nodes if _generates(node) for inner in ast.walk(node)}
-    return any(_reads(node, names, source) for node in nodes if node not in generating)
-
-
-def _generates(node: ast.AST) -> bool:
-    """Whether it sets what is generated: a call, or what a variable gets."""
-    named = [node] if isinstance(node, ast.Call) else getattr(node, "targets", [])
-    return any(_GENERATES.search(last_name(name)) for name in named)
-
-
-def _reads(node: ast.AST, names: set[str], source: Source) -> bool:
-    """Whether it reads one of these fields: `args.x`, `getattr(args, "x")`, `x` of `f(**args)`."""
-    match node:
-        case ast.Attribute(value=base, attr=name, ctx=ast.Load()) if name in names:
-            base_name = last_name(base)
-            return base_name in source.namespaces and not _GENERATES.search(base_name)
-        case ast.Subscript(slice=ast.Constant(value=name)):
-            return name in names
-        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=name), *_]):
-            return name in names
-        case ast.Name(id=name, ctx=ast.Load()) if name in names:
-            return bool(source.fired) or "vars(" in source.text
-        case _:
-            return False
+    bases = {base for name in names for base in source.reads.get(name, ())} & source.namespaces
+    # `main(**vars(args))`, or what Fire makes options of.
+    parameters = (
+        arg.arg for f in source.functions.values() for arg in (*f.args.args, *f.args.kwonlyargs)
+    )
+    by_name = (source.fired or "vars(" in source.text) and not names.isdisjoint(parameters)
+    return bool(by_name) or not all(map(GENERATES.search, bases))
 
 
 def _lengths(read: Reader) -> Iterator[ValueSource]:
@@ -432,7 +412,9 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     source = read.source
     facts = replace(
         facts,
-        trains_adapters=_trains_adapters(source),
+        trains_adapters=_trains_adapters(source)
+        # What adds them may be a module that is found at run time alone.
+        or any(_LORA.search(option.dest) for option in read.line.parser.options),
         builds_elsewhere=any(_builds_elsewhere(source, call) for call in source.calls),
         freezes=tuple(_freezes(read)),
     )
@@ -474,6 +456,9 @@ def _by_model_config(read: Reader, name: str) -> ValueSource:
     return read.bind_option(options[0], "ModelConfig") if options else UNSEEN
 
 
+_LORA = re.compile(r"(?<![a-z])q?lora(?![a-z])")
+
+
 def _trains_adapters(source: Source) -> bool:
     """Whether the script imports peft, or TRL's function that builds a config of peft.
 
@@ -484,6 +469,7 @@ def _trains_adapters(source: Source) -> bool:
     libraries = {origin.split(".")[0] for origin in origins}
     return (
         "get_peft_config" in names
+        or "get_reft_model" in source.by_method
         or not libraries.isdisjoint({"peft", "unsloth"})
         or any(unless_none(call.keyword("peft_config")) for call in source.calls)
     )

@@ -212,6 +212,10 @@ class Reader(Struct, frozen=True, kw_only=True):
             case ast.UnaryOp(op=ast.Not(), operand=inner) if depth < MOST_STEPS:
                 condition = self.condition(inner, call, keyword, depth + 1)
                 return replace(condition, unless=not condition.unless)
+            case ast.IfExp(
+                test=inner, body=ast.Constant(value=True), orelse=ast.Constant(value=False | None)
+            ) if depth < MOST_STEPS:
+                return self.condition(inner, call, keyword, depth + 1)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 values = _compared(op, right)
                 condition = self.bind(left, call) if values is not None else UNSEEN

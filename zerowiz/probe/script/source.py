@@ -316,6 +316,8 @@ class Source(Struct, frozen=True, kw_only=True):
     """What `imported` returns of each function that is called."""
     given_as_model: set[ast.expr] = field(default_factory=set)
     """What is passed as `model=`."""
+    reads: dict[str, set[str]] = field(default_factory=dict)
+    """What each attribute is read of, also by `getattr`, other than to set what is generated."""
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned."""
     tied: set[str] = field(default_factory=set)
@@ -429,6 +431,10 @@ PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermi
 _CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
 # torch 2, nn/modules/module.py: the methods that return all parameters of a module.
 _ALL_PARAMETERS = frozenset({"parameters", "named_parameters"})
+OPTIMIZER = re.compile(r"(?<![a-z])opt(im\w*)?\b")
+"""An optimizer among what Accelerate prepares, by its name."""
+GENERATES = re.compile(r"generat|(?<![a-z])gen(?![a-z])", re.IGNORECASE)
+"""What sets how something is generated, by its name."""
 # Names of a whole model; `model.vision_model` is a part of one.
 _MODELS = frozenset({"model", "net", "unet", "transformer"})
 # Names that stand for no parsed arguments.
@@ -456,6 +462,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._around: tuple[ast.expr, ...] = ()
         self._returned = False
         self._target = ""
+        self._generates = False
         self._files: dict[str, ast.expr] = {}
         """The expressions that the `with` blocks around opened, by name."""
         self._results: list[tuple[list[str], ast.expr]] = []
@@ -610,9 +617,10 @@ class _ScopeVisitor(ast.NodeVisitor):
         names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
         names += [t.attr for t in targets if isinstance(t, ast.Attribute)]
         self._results.append((names, value))
-        outer, self._target = self._target, " ".join(names)
+        outer, self._target = (self._target, self._generates), " ".join(names)
+        self._generates = outer[1] or GENERATES.search(self._target) is not None
         self.visit(value)
-        self._target = outer
+        self._target, self._generates = outer
 
     def _bind(self, target: ast.expr, value: ast.expr | None) -> None:
         match target:
@@ -646,6 +654,15 @@ class _ScopeVisitor(ast.NodeVisitor):
             self.source.altered.add(target.attr)
         if stays and target.attr == "weight":
             self.source.tied.add(last_name(target.value))
+
+    def _note_read(self, name: str, base: ast.expr) -> None:
+        if not self._generates:
+            self.source.reads.setdefault(name, set()).add(last_name(base))
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._note_read(node.attr, node.value)
+        self.visit(node.value)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and node.value.startswith("--"):
@@ -706,9 +723,14 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self.source.opened[node] = self._files[name]
             case _, [ast.Name(id=name), *_] if name in self._files:
                 self.source.opened[node] = self._files[name]
+            case ast.Name(id="getattr"), [base, ast.Constant(value=str(attr)), *_]:
+                self._note_read(attr, base)
             case _:
                 pass
+        outer = self._generates
+        self._generates = outer or GENERATES.search(call.method) is not None
         self.generic_visit(node)
+        self._generates = outer
 
 
 def _negate(test: ast.expr) -> ast.expr:

@@ -1,7 +1,6 @@
 """Find the calls of a script that are right at some ZeRO stages only."""
 
 import ast
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
@@ -10,7 +9,7 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.model import is_after_engine, is_other, loads
 from zerowiz.probe.script.reader import Reader, short_code
-from zerowiz.probe.script.source import FunctionCall, decide, last_name
+from zerowiz.probe.script.source import OPTIMIZER, FunctionCall, decide, last_name
 from zerowiz.probe.script.trainer import (
     built_trainers,
     is_on_one_rank,
@@ -34,10 +33,6 @@ _OF_MODEL: Mapping[str, StageKind] = {
 }
 
 
-# An optimizer among what is prepared.
-_OPTIMIZER = re.compile(r"(?<![a-z])opt(im\w*)?\b")
-
-
 def _base(call: FunctionCall) -> ast.expr | None:
     """What a method is called on."""
     return call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
@@ -59,10 +54,14 @@ class _StageFinder:
         )
 
     @cached_property
-    def parents(self) -> dict[ast.AST, ast.AST]:
-        """What each node of the tree stands in."""
-        tree = self.source.tree
-        return {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    def loaded(self) -> list[FunctionCall]:
+        """The calls that load a model for DeepSpeed."""
+        loading = (c for c in self.source.calls if loads(self.source, c) == "Model")
+        return [
+            load
+            for load in loading
+            if is_after_engine(self.read, load) and not is_other(load) and not may_be_gathered(load)
+        ]
 
     def is_trainer(self, call: FunctionCall) -> bool:
         """Whether it is a method of a Trainer of transformers."""
@@ -90,12 +89,7 @@ class _StageFinder:
         if isinstance(argument.expr, ast.Name):
             name = argument.expr.id
             values += argument.call.scope.owner(name).values.get(name, [])
-        return any(
-            load.node in values and is_after_engine(self.read, load)
-            for load in self.source.calls
-            if loads(self.source, load) == "Model" and not is_other(load)
-            if not may_be_gathered(load)
-        )
+        return any(load.node in values for load in self.loaded)
 
     @cached_property
     def started(self) -> dict[str, FunctionCall]:
@@ -128,7 +122,7 @@ class _StageFinder:
         if call.method in {"merge_and_unload", "merge_adapter"}:
             return self.is_trained(call, base)
         if call.method in {"get_input_embeddings", "get_output_embeddings"}:
-            return self._is_used(call.node) and self.is_sharded(call, base)
+            return self._is_used(call.node, call.line) and self.is_sharded(call, base)
         if call.name == "zip":
             models = [model for arg in args for model in _whose_parameters(arg)]
             return len(models) == len(args) and any(self.is_trained(call, m) for m in models)
@@ -137,10 +131,14 @@ class _StageFinder:
             return self.is_sharded(call, _weight_of(weight))
         return False
 
-    def _is_used(self, node: ast.AST) -> bool:
+    def _is_used(self, node: ast.AST, line: int) -> bool:
         """Whether an expression goes on with `.weight`, and what is in it, or how large it is."""
+        # An import that stands for those of a module has no line; the others are in their order.
+        above = [s for s in self.source.tree.body if getattr(s, "lineno", line + 1) <= line]
+        parts = ast.walk(above[-1])
+        parents = {child: part for part in parts for child in ast.iter_child_nodes(part)}
         chain = []
-        while isinstance(node := self.parents[node], ast.Attribute):
+        while isinstance(node := parents[node], ast.Attribute):
             chain.append(node.attr)
         is_entry = isinstance(node, ast.Subscript) and chain in (["weight"], ["weight", "data"])
         is_kept = isinstance(node, ast.Assign) and chain == ["weight", "data"]
@@ -182,7 +180,7 @@ class _StageFinder:
             other
             for other in self.source.by_method["prepare"]
             if other.function == call.function
-            if any(map(_OPTIMIZER.search, map(ast.unparse, other.node.args)))
+            if any(map(OPTIMIZER.search, map(ast.unparse, other.node.args)))
         ]
         return bool(models and others) and all(
             not any(engine.call is other and engine.models for engine in engines)
@@ -252,9 +250,15 @@ def with_stage_calls(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         )
         for call in read.source.calls
         for kind in filter(None, (look(call) for look in kinds))
-        if not may_be_gathered(call) and not _is_paired(read, call, kind)
+        if not may_be_gathered(call if kind is not StageKind.NO_OPTIMIZER else _placed(call))
+        if not _is_paired(read, call, kind)
     ]
     return replace(facts, stage_calls=tuple({call.line: call for call in reversed(calls)}.values()))
+
+
+def _placed(call: FunctionCall) -> FunctionCall:
+    """The call without what its function was left on before, such as FSDP."""
+    return replace(call, around=())
 
 
 def _is_paired(read: Reader, call: FunctionCall, kind: StageKind) -> bool:

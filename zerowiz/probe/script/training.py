@@ -280,7 +280,7 @@ def _bind_field(read: Reader, built: Built, name: str) -> ValueSource:
     """What an argument depends on, also as a condition: `not args.x`, `args.x == "bf16"`."""
     expr = built.keywords[name]
     condition = read.condition(expr, built.call, name)
-    return condition if condition.when or condition.unless else read.bind(expr, built.call, name)
+    return condition if condition.seen else read.bind(expr, built.call, name)
 
 
 # deepspeed 0.19.8, runtime/engine.py: the engine's methods that return the config's values.
