@@ -71,7 +71,7 @@ def test_two_configs_are_compared(here: Run, folder: Path) -> None:
     result = here(*ONE, "--config", "two.json", "--compare", "--config", "three.json")
     assert 0 == result.code, result.stderr
     chosen = next(line for line in result.stdout.splitlines() if line.startswith("chosen"))
-    assert ["chosen", "zero2", "zero3"] == chosen.split()
+    assert ["chosen", "ZeRO-2", "ZeRO-3"] == chosen.split()
 
 
 def test_both_are_for_the_script_that_stands_behind_the_options(here: Run, folder: Path) -> None:
@@ -193,7 +193,8 @@ def test_a_drawing_of_the_documents_is_current(
     planned, screen = zerowiz.plan(str(words.pop("machine")), **words), Screen()  # type: ignore[arg-type]
     decision, resolved = planned.decided.decision, planned.decided.resolved
     show.plan(decision, screen, assumed=resolved.assumed)
-    remedies.table(planned.remedies, screen, None)
+    if planned.remedies:
+        remedies.table(planned.remedies, screen)
     job = decision.job
     made = as_svg(f"{job.model.name} on {gpus(job.machine)}", screen.getvalue(), 80)
     assert not set(re.findall(r"https?://[^\s\"]+", made)) - {"http://www.w3.org/2000/svg"}

@@ -77,7 +77,8 @@ def page(name: str, stream: io.StringIO | None = None, *, is_verbose: bool = Fal
         show.whole_plan(decision, stream)
     else:
         show.plan(decision, stream, assumed=result.decided.resolved.assumed)
-    remedies.table(result.remedies, stream, None)
+    if result.remedies:
+        remedies.table(result.remedies, stream)
     if found is not None and "objective" in PLANS[name][1]:
         choice.search(found, found.objective, stream)
     return stream.getvalue()

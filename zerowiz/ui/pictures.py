@@ -484,8 +484,8 @@ def _strategy_cells(
     if len(group) > 1:
         name = _("offload ({count})", count=len(group))
         needs = _least_to_most(e.device_bytes for e in group)
-        if (best.headroom_bytes or 0) > 0:
-            free = _least_to_most(e.headroom_bytes for e in group if e.runs is best.runs)
+        if min(e.headroom_bytes or 0 for e in group) > 0:
+            free = _least_to_most(e.headroom_bytes for e in group)
         times = [e.step_time for e in group if e.step_time is not None]
         if rate not in {"", "-"} and times:
             rate = f"<{rate_of(min(times, key=lambda time: time.expected_seconds))}"

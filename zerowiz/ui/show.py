@@ -256,7 +256,7 @@ def plan(
     """
     job = decision.job
     machine, model = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
-    both = f"{machine} · {model}"
+    both = f"{machine}; {model}"
     fits = cells(both) <= columns_of(stream)
     _say(decision, stream, *([both] if fits else [machine, model]), hang=_HANG)
     answers(decision, stream, learning)

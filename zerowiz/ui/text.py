@@ -494,7 +494,8 @@ def show_sides(
     room = columns_of(stream) - max(cells(label) for label, *_ in rows) - 4
     first = max(cells(text) for _, text, _ in rows)
     second = max(cells(text) for *_, text in rows)
-    first = min(first, max(room // 2, room - second))
+    word = max(cells(word) for _, text, _ in rows for word in text.split())
+    first = min(first, max(room // 2, room - second, word))
     lines: list[Line] = [tuple((heading, None) for heading in headings)]
     for label, *texts in rows:
         sides = [
