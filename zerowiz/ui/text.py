@@ -337,7 +337,7 @@ def notes(texts: Sequence[str], stream: TextIO, lines: int | None) -> int:
             note(_("{count} more: `$verbose` shows them", count=place), screen)
         for text in texts[place:]:
             note(text, screen)
-        if lines is None or screen.lines <= lines:
+        if lines is None or not stream.isatty() or screen.lines <= lines:
             break
     screen.show()
     return screen.lines
