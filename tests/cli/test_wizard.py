@@ -158,9 +158,9 @@ CONVERSATIONS = {
         ("init", *A100),
         [
             *OPEN_END,
-            ("Chosen", ""),
+            ("recommended", ""),
             (LAST, ESCAPE),
-            ("(512)", ESCAPE, "Chosen", LAST),
+            ("(512)", ESCAPE, "recommended", LAST),
             ("> recommended", ESCAPE),
             ("> 1b", "2b" + ENTER, GOAL, LENGTH),
             (GOAL, ENTER),
@@ -596,7 +596,7 @@ def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Pat
     person.finish((MODEL, "10m" + ENTER), (LENGTH, ENTER), (LAUNCH, WRITE))
     # How much of this host is free decides which.
     assert re.search(r"Does a replica fit on one CPU rank\?  (yes|uncertain)", person.text)
-    assert "Chosen   DDP" in person.text
+    assert "DDP: " in person.text
     assert "wrote ds_config_zero0.json\nwrote zerowiz.toml\nnext: zerowiz launch\n" in person.text
     written = {"ds_config_zero0.json", "ds_config_zero0.plan.json"}
     assert {"train.py", *written, "zerowiz.toml", ".zerowiz"} == {
@@ -631,7 +631,7 @@ def test_fifty_columns_are_enough(folder: Path) -> None:
     write(folder, TWO)
     person = Terminal(folder, ("init", *A100), {}, columns=50)
     person.finish(*(turn for turn in OPEN_END if not isinstance(turn, Mapping)), (LAST, ENTER))
-    assert "Chosen" in person.text
+    assert "recommended" in person.text
     assert all(len(line) <= 50 for line in person.lines)
 
 

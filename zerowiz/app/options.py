@@ -417,6 +417,17 @@ class Layers(Struct, frozen=True, kw_only=True):
     """The machine of the file, where the job starts on this one instead."""
     notes: tuple[str, ...] = ()
 
+    def typed(self) -> tuple[Options, str | None, tuple[str, ...]]:
+        """What stands on the command line alone; an empty script is the one of the file."""
+        given = {
+            name: getattr(self.options, name)
+            for name, value in self.values.items()
+            if value.origin is Origin.OPTION and name in Options.__struct_fields__
+        }
+        of_file = "script" in self.values
+        script = "" if of_file else self.script
+        return replace(Options(), **given), script, () if of_file else self.script_args
+
     def hints(self, error: ZerowizError, command: str, typed: str) -> tuple[str, ...]:
         """Those of an error, with what it cannot know: what these layers say, and where.
 

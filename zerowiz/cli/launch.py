@@ -90,9 +90,7 @@ def launch(
     ] = 30,
 ) -> None:
     """Plan, write the config, and run the script with deepspeed"""
-    reporter = TerminalLaunchReporter(
-        quiet=options.quiet, with_table=False, with_waits=not options.as_json
-    )
+    reporter = TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
     how = RunOptions(
         supervise=supervise,
         max_attempts=max_attempts if escalate else 1,

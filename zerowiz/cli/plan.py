@@ -3,14 +3,15 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from msgspec import structs
+from msgspec import Struct, structs
 
 from zerowiz.app.api import PlanResult
-from zerowiz.app.decide import note_basis, note_emulation, require_strategy
+from zerowiz.app.decide import NoStrategyError, note_basis, note_emulation, require_strategy
 from zerowiz.app.options import (
     FileUse,
     Layers,
@@ -21,7 +22,7 @@ from zerowiz.app.options import (
     changed_by,
 )
 from zerowiz.app.plan import plan_job
-from zerowiz.app.plan_files import note_choices
+from zerowiz.app.plan_files import next_words, note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.cli.options import option_of, read_options, takes_options
 from zerowiz.cli.output import write_plan
@@ -34,9 +35,10 @@ from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
-from zerowiz.ui import choice, sentences, show
+from zerowiz.ui import choice, remedies, sentences, show
 from zerowiz.ui.pictures import Side, compare
 from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.ui.text import CountedLines, most_lines, notes
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
@@ -84,6 +86,19 @@ class PlanCommand(PlainCommand):
 def _names(words: list[str], place: int) -> bool:
     """Whether the word behind this one is a strategy."""
     return place + 1 < len(words) and find_strategy(words[place + 1]) is not None
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """What of a plan is shown beside its page."""
+
+    explain: str | None
+    limits: bool
+    is_verbose: bool
+    html: Path | None
+    layers: Layers
+    """What was said."""
+    with_origins: bool
+    """Whether it is shown what each setting comes from."""
 
 
 def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
@@ -137,26 +152,28 @@ def plan(
         _refuse_any(of_one, "one plan, and `$compare` shows two", "remove it")
         compare_plans(script, args or (), options, compare)
         return
-    reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
-    planned = plan_job(script, args or (), options, question, reporter)
-    if (assumed := question.assumed) is not None:
-        reporter.note(assumed)
-    if isinstance(planned, PlanResult):
-        _show_plan(
-            planned,
-            options,
-            question,
-            reporter,
+    reporter = _NotesLast(quiet=options.quiet, with_waits=not options.as_json)
+    reporter.holds = not (options.as_json or verbose)
+    try:
+        planned = plan_job(script, args or (), options, question, reporter)
+        if (assumed := question.assumed) is not None:
+            reporter.note(assumed)
+        if not isinstance(planned, PlanResult):
+            alone = "one machine, and this plan compares many"
+            _refuse_any(of_one, alone, "name one: `$machine 8xH100-80GB`")
+            _show_machines(planned, options, reporter)
+            return
+        shown = Shown(
             explain=explain,
             limits=limits,
             is_verbose=verbose,
             html=html,
-            origins_of=layers if origins else None,
+            layers=layers,
+            with_origins=origins,
         )
-    else:
-        alone = "one machine, and this plan compares many"
-        _refuse_any(of_one, alone, "name one: `$machine 8xH100-80GB`")
-        _show_machines(planned, options, reporter)
+        _show_plan(planned, options, question, reporter, shown)
+    finally:
+        reporter.release()
 
 
 def _refuse_any(given: Mapping[str, object], of: str, hint: str) -> None:
@@ -173,32 +190,36 @@ def _show_plan(
     result: PlanResult,
     options: Options,
     question: RunQuestion,
-    reporter: Reporter,
-    *,
-    explain: str | None,
-    limits: bool,
-    is_verbose: bool,
-    html: Path | None,
-    origins_of: Layers | None,
+    reporter: "_NotesLast",
+    shown: Shown,
 ) -> None:
     """The plan for one machine, and how long the run takes where that is asked."""
-    decision = result.decided.decision
-    # A wrong name is refused before anything is shown.
-    explained = None if explain is None else _explained(decision, explain)
-    run = question.plan_run(decision, options.machine, result.decided.resolved.own_epochs)
-    note_basis(result.decided, reporter)
-    note_choices(result.decided, reporter)
-    note_emulation(result.decided, reporter)
-    largest = result.limits() if limits else None
+    plan = result.decided
+    if shown.explain is not None:
+        _explained(plan.decision, shown.explain)  # a wrong name is refused before anything is shown
+    run = question.plan_run(plan.decision, options.machine, plan.resolved.own_epochs)
+    # What is assumed stands on the screen itself; what was found in the script comes last.
+    found = reporter.withdraw()
+    note_basis(plan, reporter, plan if reporter.holds else None)
+    note_choices(plan, reporter)
+    note_emulation(plan, reporter)
+    for text in found:
+        reporter.note(text)
+    largest = result.limits() if shown.limits else None
     origins = None
-    if origins_of is not None:
+    if shown.with_origins:
         from zerowiz.app.answers_file import find_origins  # noqa: PLC0415 - few plans show them
 
-        origins = find_origins(result.decided, origins_of)
+        origins = find_origins(plan, shown.layers)
+    left = None
     if options.as_json:
-        write_plan(result.decided, run=run, limits=largest, origins=origins)
+        write_plan(plan, run=run, limits=largest, origins=origins)
     else:
-        _show_page(result, options, explained, largest, is_verbose=is_verbose)
+        screen = CountedLines(sys.stdout)
+        _show_page(result, options, shown, largest, screen)
+        screen.show()
+        left = most_lines(sys.stdout, _LINES_OF_A_REFUSAL if plan.strategy is None else _LINES)
+        left = None if left is None else left - screen.lines
         if run is not None:
             from zerowiz.ui.catalog import run as show_run  # noqa: PLC0415 - most plans ask for none
 
@@ -209,36 +230,61 @@ def _show_plan(
             show_origins(
                 [(name, value, origin) for name, (value, origin) in origins.items()], sys.stdout
             )
-    if html is not None:
+    if shown.html is not None:
         from zerowiz.app.pictures import write_page  # noqa: PLC0415 - most plans write nothing
 
-        write_page(result.decided, html, reporter)
-    require_strategy(result.decided)
+        write_page(plan, shown.html, reporter)
+    try:
+        require_strategy(plan)
+    except NoStrategyError as error:
+        taken = reporter.release(_NOTES_OF_A_REFUSAL)
+        error.most_lines = None if left is None else left - taken
+        raise
+    if not options.as_json:
+        words = next_words(*shown.layers.typed(), plan.decision.job.machine)
+        following = CountedLines(sys.stdout)
+        show.next_command(words, following)
+        reporter.release(None if left is None else left - following.lines)
+        following.show()
+
+
+# Of 24, the prompt has one.
+_LINES, _LINES_OF_A_REFUSAL = 18, 23
+# Where nothing fits, what would help needs the room.
+_NOTES_OF_A_REFUSAL = 1
 
 
 def _show_page(
     result: PlanResult,
     options: Options,
-    explained: StrategyEstimate | None,
+    shown: Shown,
     largest: Sequence[Limit] | None,
-    *,
-    is_verbose: bool,
+    stream: TextIO,
 ) -> None:
     """The plan as a person reads it."""
-    decision = result.decided.decision
-    # Where nothing is chosen they are the hints of the error.
-    listed = () if decision.chosen is None else result.remedies
-    learning = sentences.learning(result.decided.resolved.learning)
-    show.plan(decision, listed, sys.stdout, learning, is_verbose=is_verbose)
+    decision, resolved = result.decided.decision, result.decided.resolved
+    explained = None if shown.explain is None else _explained(decision, shown.explain)
+    if shown.is_verbose:
+        show.whole_plan(decision, stream, sentences.learning(resolved.learning))
+    else:
+        learning = sentences.learning_in_short(resolved.learning)
+        show.plan(decision, stream, learning, resolved.assumed)
+    # Where nothing is chosen they stand below the error.
+    if decision.chosen is not None and result.remedies:
+        remedies.table(result.remedies, stream, None if shown.is_verbose else _MOST_REMEDIES)
     searched = result.decided.search
     if searched is not None and options.objective is not Objective.FLOWCHART:
-        choice.search(searched, options.objective, sys.stdout)
+        choice.search(searched, options.objective, stream)
     if largest is not None:
-        choice.limits(largest, decision.job, sys.stdout)
+        choice.limits(largest, decision.job, stream)
     if explained is not None:
         from zerowiz.ui.pictures import explain  # noqa: PLC0415 - most plans explain nothing
 
-        explain(decision, explained, sys.stdout)
+        explain(decision, explained, stream)
+
+
+# The lines of what would make a choice surer.
+_MOST_REMEDIES = 3
 
 
 def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporter) -> None:
@@ -261,6 +307,34 @@ def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporte
 
 
 _NO_LENGTH = RunQuestion(tokens=None, sequences=None, epochs=None, prices=())
+
+
+class _NotesLast(TerminalReporter):
+    """Says notes below the plan, as far as there is room."""
+
+    def __init__(self, *, quiet: bool, with_waits: bool) -> None:
+        super().__init__(quiet=quiet, with_waits=with_waits)
+        self.holds = True
+        self._held: list[str] = []
+
+    def note(self, text: str) -> None:
+        """What a plan rests on."""
+        if self.holds and not self.quiet:
+            self._held.append(text)
+        else:
+            super().note(text)
+
+    def withdraw(self) -> list[str]:
+        """What is held, to be said later."""
+        held, self._held = self._held, []
+        return held
+
+    def release(self, lines: int | None = None) -> int:
+        """Say what is held, in so many lines; how many it took."""
+        held = self.withdraw()
+        with suppress(OSError):
+            return notes(held, self.stream, lines)
+        return 0
 
 
 class _NotesOnce(TerminalReporter):

@@ -164,7 +164,7 @@ def test_what_cannot_be_seen_is_said_in_one_line_with_its_flags(here: Run, folde
     write(folder, "lora_yaml")
     result = here(*DRY_A100, "--model", "7b", "--micro-batch", "2", "train.py")
     assert ("lora", 16, "all-linear") == adapters(result)
-    (assumed,) = [line for line in result.stderr.splitlines() if "assumed" in line]
+    (assumed,) = [line for line in result.stderr.splitlines() if "note: assumed" in line]
     assert (
         "note: assumed 2048 tokens per sequence (`--seq-len`), adamw (`--optimizer`), adapters of"
         " rank 16 (`--lora-rank`), adapters on all-linear (`--lora-target-modules`)"
@@ -188,7 +188,7 @@ def test_init_on_a_script_with_adapters_plans_them_unasked(terminal: Open, folde
     person.reply("Launch now?", "write the files" + ENTER)
     assert 0 == person.end()
     assert 2 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
-    assert "optimizer states, lora, without" in " ".join(person.text.split())
+    assert "fp32 states, lora, no gradient" in " ".join(person.text.split())
     record = answers_of(folder)
     assert {"method", "lora-rank", "model", "micro-batch"}.isdisjoint(record)
 
