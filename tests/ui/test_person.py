@@ -336,6 +336,11 @@ TURNS: dict[str, tuple[Questions, list[str], Sequence[Sequence[str]]]] = {
             (BACKSPACE * 2 + "QUIC", "leads to <joke>", "the fastest"),
         ],
     ),
+    "an answer that is typed and taken at once": (
+        [OPEN, TEXT],
+        ["7b", "x"],
+        [("", "Where?"), ("7b" + ENTER, "Which one?"), ("x", "leads to <x>")],
+    ),
     "words that no line has": (
         [MENU],
         ["fast"],

@@ -158,7 +158,10 @@ class DrawnQuestion:
     @property
     def _has_no_hit(self) -> bool:
         """Whether no line has what is typed."""
-        return bool(self._menu and self._menu.search_filter and not self._menu.found_in_search)
+        # Without a hit questionary shows all lines.
+        return bool(
+            (menu := self._menu) and menu.search_filter and menu.filtered_choices is menu.choices
+        )
 
     # Keys
 
