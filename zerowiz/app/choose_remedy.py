@@ -97,8 +97,8 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
         text=text,
         why=_("Beside each change stands what it leads to."),
         more=_(
-            "Slower and faster compare with the job as it is, if it did fit. What costs nothing"
-            " but time comes first, then what costs precision, then hardware, then another model."
+            "What keeps all that you set comes first; of that what costs nothing but time, then"
+            " what costs precision, then hardware, then another model."
         ),
         # The first remedy from there on that Enter alone may take, else the last of the others.
         default=next(free, others[-1].value),
@@ -252,7 +252,7 @@ class Remedying:
         return after
 
     def _show(self, plan: Plan) -> None:
-        learning = sentences.learning(plan.resolved.learning)
+        learning = sentences.learning_in_short(plan.resolved.learning)
         self._reporter.decision(plan.decision, _listed(plan), learning)
 
     def _undone(self) -> tuple[Plan, Machine]:

@@ -36,7 +36,7 @@ from zerowiz.core.launch.provenance import (
     without_identities,
 )
 from zerowiz.core.machine.spec import encode_machine
-from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.plan_json import encode_decision
 from zerowiz.core.script.config_delivery import add_words
 from zerowiz.core.script.settings import ScriptRun
@@ -242,6 +242,22 @@ def reproducing_words(plan: Plan, script: str | None, script_args: Sequence[str]
     options = replace(plan.options, isolated=True)
     words = ["zerowiz", command, "--yes", *forced, *as_words(options)]
     return [*words, *((script, *hide_secrets(script_args)) if script else ("--no-script",))]
+
+
+def next_words(
+    options: Options, script: str | None, script_args: Sequence[str], machine: Machine
+) -> list[str]:
+    """The command that goes on after a plan: it starts the script here, or writes its files.
+
+    Args:
+        options: As they were typed, with what is added to them.
+        script: Its path, where there is one.
+        script_args: The words after it.
+        machine: That of the plan.
+    """
+    command = "launch" if script and is_here(machine) else "init"
+    shown = replace(options, as_json=False, quiet=False)
+    return ["zerowiz", command, *as_words(shown), *((script, *script_args) if script else ())]
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from zerowiz.errors import (
     DeclinedError,
     ExitCode,
     HandEditedError,
+    NothingFitsError,
     UsageError,
     ZerowizError,
     from_system,
@@ -118,9 +119,38 @@ def _fail(error: ZerowizError) -> NoReturn:
         from zerowiz.ui import files  # noqa: PLC0415 - most runs have no such error
 
         files.error(error, sys.stderr)
+    elif isinstance(error, NothingFitsError):
+        _show_refusal(error)
     else:
         _show_error(error.message, error.hints)
     sys.exit(error.exit_code)
+
+
+def _show_refusal(error: NothingFitsError) -> None:
+    """That nothing fits, what would help as a table, and the command with the first of that."""
+    from zerowiz.app.decide import NoStrategyError  # noqa: PLC0415 - few runs end so
+    from zerowiz.app.options import with_plain  # noqa: PLC0415 - as above
+    from zerowiz.app.plan_files import next_words  # noqa: PLC0415 - as above
+    from zerowiz.ui import remedies, show, text  # noqa: PLC0415 - as above
+    from zerowiz.ui.text import Screen  # noqa: PLC0415 - as above
+
+    if not isinstance(error, NoStrategyError) or not error.plan.remedies:
+        _show_error(error.message, error.hints)
+        return
+    plan, script = error.plan, error.plan.script
+    said = {remedies.hint(remedy) for remedy in plan.remedies}
+    above, below = Screen(sys.stderr), Screen(sys.stderr)
+    text.error(error.message, [hint for hint in error.hints if hint not in said], above)
+    first = plan.remedies[0]
+    if first.edit is None:
+        options = with_plain(plan.options, first.change)
+        path, args = (None, ()) if script is None else (script.facts.target, script.words)
+        show.next_command(next_words(options, path, args, plan.decision.job.machine), below)
+    above.show()
+    lines = error.most_lines
+    lines = None if lines is None else lines - above.lines - below.lines
+    remedies.table(plan.remedies, sys.stderr, lines)
+    below.show()
 
 
 def _show_error(message: str, hints: Sequence[str]) -> None:

@@ -91,9 +91,7 @@ def launch(
     ] = 30,
 ) -> None:
     """Plan, write the config, and run the script with deepspeed"""
-    reporter = TerminalLaunchReporter(
-        quiet=options.quiet, with_table=False, with_waits=not options.as_json
-    )
+    reporter = TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
     how = RunOptions(
         supervise=supervise,
         policy=RestartPolicy(escalate=escalate, max_attempts=max_attempts),

@@ -44,9 +44,7 @@ def measure(
     ] = 900,
 ) -> None:
     """Run real steps on this machine, and compare them with the prediction"""
-    reporter = TerminalLaunchReporter(
-        quiet=options.quiet, with_table=False, with_waits=not options.as_json
-    )
+    reporter = TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
     with find_measured(script, tuple(args or ()), options, steps) as measured:
         with showing_refused_plan(as_json=options.as_json):
             starts = plan_starts(measured, reporter, every=every)

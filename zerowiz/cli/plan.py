@@ -3,17 +3,18 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from msgspec import Struct
 
 from zerowiz.app.api import PlanResult
-from zerowiz.app.decide import note_basis, note_emulation, require_strategy
+from zerowiz.app.decide import NoStrategyError, note_basis, note_emulation, require_strategy
 from zerowiz.app.options import FileUse, Layers, Options, RunQuestion, TakesScript
 from zerowiz.app.plan import plan_job
-from zerowiz.app.plan_files import note_choices
+from zerowiz.app.plan_files import next_words, note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_plan
@@ -25,8 +26,9 @@ from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
-from zerowiz.ui import choice, sentences, show
+from zerowiz.ui import choice, remedies, sentences, show
 from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.ui.text import Screen, most_lines, notes
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
@@ -89,8 +91,10 @@ class Shown(Struct, frozen=True, kw_only=True):
     limits: bool
     is_verbose: bool
     html: Path | None
-    origins_of: Layers | None
-    """What was said, where it is shown what each setting comes from."""
+    layers: Layers
+    """What was said."""
+    with_origins: bool
+    """Whether it is shown what each setting comes from."""
 
 
 def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
@@ -144,23 +148,28 @@ def plan(
         _refuse_any(of_one, "one plan, and `$compare` shows two", "remove it")
         compare_plans(script, args or (), options, compare)
         return
-    reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
-    planned = plan_job(script, args or (), options, question, reporter)
-    if (assumed := question.assumed) is not None:
-        reporter.note(assumed)
-    if isinstance(planned, PlanResult):
+    reporter = _NotesLast(quiet=options.quiet, with_waits=not options.as_json)
+    reporter.holds = not (options.as_json or verbose)
+    try:
+        planned = plan_job(script, args or (), options, question, reporter)
+        if (assumed := question.assumed) is not None:
+            reporter.note(assumed)
+        if not isinstance(planned, PlanResult):
+            alone = "one machine, and this plan compares many"
+            _refuse_any(of_one, alone, "name one: `$machine 8xH100-80GB`")
+            _show_machines(planned, options, reporter)
+            return
         shown = Shown(
             explain=explain,
             limits=limits,
             is_verbose=verbose,
             html=html,
-            origins_of=layers if origins else None,
+            layers=layers,
+            with_origins=origins,
         )
         _show_plan(planned, options, question, reporter, shown)
-    else:
-        alone = "one machine, and this plan compares many"
-        _refuse_any(of_one, alone, "name one: `$machine 8xH100-80GB`")
-        _show_machines(planned, options, reporter)
+    finally:
+        reporter.release()
 
 
 def _refuse_any(given: Mapping[str, object], of: str, hint: str) -> None:
@@ -177,27 +186,33 @@ def _show_plan(
     result: PlanResult,
     options: Options,
     question: RunQuestion,
-    reporter: Reporter,
+    reporter: "_NotesLast",
     shown: Shown,
 ) -> None:
     """The plan for one machine, and how long the run takes where that is asked."""
-    decision = result.decided.decision
+    plan = result.decided
     if shown.explain is not None:
-        _explained(decision, shown.explain)  # a wrong name is refused before anything is shown
-    run = question.plan_run(decision, options.machine, result.decided.resolved.own_epochs)
-    note_basis(result.decided, reporter)
-    note_choices(result.decided, reporter)
-    note_emulation(result.decided, reporter)
+        _explained(plan.decision, shown.explain)  # a wrong name is refused before anything is shown
+    run = question.plan_run(plan.decision, options.machine, plan.resolved.own_epochs)
+    # What is assumed stands on the screen itself.
+    note_basis(plan, reporter, plan if reporter.holds else None)
+    note_choices(plan, reporter)
+    note_emulation(plan, reporter)
     largest = result.limits() if shown.limits else None
     origins = None
-    if shown.origins_of is not None:
+    if shown.with_origins:
         from zerowiz.app.answers_file import find_origins  # noqa: PLC0415 - few plans show them
 
-        origins = find_origins(result.decided, shown.origins_of)
+        origins = find_origins(plan, shown.layers)
+    left = None
     if options.as_json:
-        write_plan(result.decided, run=run, limits=largest, origins=origins)
+        write_plan(plan, run=run, limits=largest, origins=origins)
     else:
-        _show_page(result, options, shown, largest)
+        screen = Screen(sys.stdout)
+        _show_page(result, options, shown, largest, screen)
+        screen.show()
+        left = most_lines(sys.stdout, 24 if plan.strategy is None else 18)
+        left = None if left is None else left - screen.lines
         if run is not None:
             from zerowiz.ui.catalog import run as show_run  # noqa: PLC0415 - most plans ask for none
 
@@ -211,29 +226,58 @@ def _show_plan(
     if shown.html is not None:
         from zerowiz.app.pictures import write_page  # noqa: PLC0415 - most plans write nothing
 
-        write_page(result.decided, shown.html, reporter)
-    require_strategy(result.decided)
+        write_page(plan, shown.html, reporter)
+    try:
+        require_strategy(plan)
+    except NoStrategyError as error:
+        taken = reporter.release(_NOTES_OF_A_REFUSAL)
+        error.most_lines = None if left is None else left - taken
+        raise
+    if not options.as_json:
+        typed = shown.layers.typed
+        script = None if shown.layers.script is None else (typed.script or "")
+        words = next_words(typed.options, script, typed.script_args, plan.decision.job.machine)
+        following = Screen(sys.stdout)
+        show.next_command(words, following)
+        reporter.release(None if left is None else left - following.lines)
+        following.show()
+
+
+# Where nothing fits, what would help needs the room.
+_NOTES_OF_A_REFUSAL = 1
 
 
 def _show_page(
-    result: PlanResult, options: Options, shown: Shown, largest: Sequence[Limit] | None
+    result: PlanResult,
+    options: Options,
+    shown: Shown,
+    largest: Sequence[Limit] | None,
+    stream: TextIO,
 ) -> None:
     """The plan as a person reads it."""
-    decision = result.decided.decision
+    decision, resolved = result.decided.decision, result.decided.resolved
     explained = None if shown.explain is None else _explained(decision, shown.explain)
-    # Where nothing is chosen they are the hints of the error.
-    listed = () if decision.chosen is None else result.remedies
-    learning = sentences.learning(result.decided.resolved.learning)
-    show.plan(decision, listed, sys.stdout, learning, is_verbose=shown.is_verbose)
+    if shown.is_verbose:
+        show.whole_plan(decision, stream, sentences.learning(resolved.learning))
+    else:
+        learning = sentences.learning_in_short(resolved.learning)
+        show.plan(decision, stream, learning, resolved.assumed)
+    # Where nothing is chosen they stand below the error.
+    if decision.chosen is not None and result.remedies:
+        remedies.table(result.remedies, stream, None if shown.is_verbose else _MOST_REMEDIES)
     searched = result.decided.search
     if searched is not None and options.objective is not Objective.FLOWCHART:
-        choice.search(searched, options.objective, sys.stdout)
+        choice.search(searched, options.objective, stream)
     if largest is not None:
-        choice.limits(largest, decision.job, sys.stdout)
+        choice.limits(largest, decision.job, stream)
     if explained is not None:
         from zerowiz.ui.pictures import explain  # noqa: PLC0415 - most plans explain nothing
 
-        explain(decision, explained, sys.stdout)
+        explain(decision, explained, stream)
+
+
+# The lines of what would make a choice surer.
+_MOST_REMEDIES = 3
 
 
 def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporter) -> None:
@@ -256,6 +300,29 @@ def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporte
 
 
 _NO_LENGTH = RunQuestion(tokens=None, sequences=None, epochs=None, prices=())
+
+
+class _NotesLast(TerminalReporter):
+    """Says notes below the plan, as far as there is room."""
+
+    def __init__(self, *, quiet: bool, with_waits: bool) -> None:
+        super().__init__(quiet=quiet, with_waits=with_waits)
+        self.holds = True
+        self._held: list[str] = []
+
+    def note(self, text: str) -> None:
+        """What a plan rests on."""
+        if self.holds and not self.quiet:
+            self._held.append(text)
+        else:
+            super().note(text)
+
+    def release(self, lines: int | None = None) -> int:
+        """Say what is held, in so many lines; how many it took."""
+        held, self._held = self._held, []
+        with suppress(OSError):
+            return notes(held, self.stream, lines)
+        return 0
 
 
 class _NotesOnce(TerminalReporter):

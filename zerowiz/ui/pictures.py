@@ -8,8 +8,8 @@ Example:
     ┗ ZeRO-2: 30.4 of 39.4 GiB
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
 from typing import TextIO
 
 from msgspec import Struct
@@ -35,12 +35,12 @@ from zerowiz.core.workload import SETTINGS, Accounting, Workload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui import sentences
 from zerowiz.ui.text import (
-    OF,
     Cell,
     Colour,
     Line,
     Picture,
     Span,
+    aligned,
     bare_gib,
     columns_of,
     count,
@@ -49,21 +49,23 @@ from zerowiz.ui.text import (
     draw,
     gib,
     gpus,
+    is_dumb,
     length,
     on_device,
     pad,
     pad_left,
     range_of,
+    rate_of,
+    rate_unit,
     say,
     seconds,
     show_rows,
     show_sides,
     size_of,
+    whole_gib,
     wrap,
 )
 from zerowiz.ui.text import cells as cells_of
-
-MOST_LINES, MOST_COLUMNS = 10, 50
 
 VERDICT_COLOURS: Mapping[Verdict, Colour] = {
     Verdict.FITS: Colour.GOOD,
@@ -78,55 +80,71 @@ ANSWER_COLOURS: Mapping[str, Colour] = {
     _("uncertain"): Colour.DOUBT,
 }
 _UNKNOWN = _(", unknown")
-# Where a question shares a line with its branch.
-_SHORT: Mapping[FlowchartQuestion, str] = {
-    FlowchartQuestion.FITS_ONE_GPU: _("Replica?"),
-    FlowchartQuestion.FITS_ZERO1: "ZeRO-1?",
-    FlowchartQuestion.FITS_ZERO2: "ZeRO-2?",
-    FlowchartQuestion.FAST_INTERCONNECT: _("Fast link?"),
-    FlowchartQuestion.FITS_ZERO3: "ZeRO-3?",
-    FlowchartQuestion.FITS_OFFLOAD: _("Offload?"),
-    FlowchartQuestion.LEANER_AND_FASTER: _("Better?"),
-    FlowchartQuestion.SURE_AND_AS_FAST: _("Surer?"),
-    FlowchartQuestion.NO_OFFLOAD_AS_FAST: _("Simpler?"),
-    FlowchartQuestion.RIGHT_FOR_SCRIPT: _("Right?"),
-}
 
 
 def flowchart(decision: Decision) -> Picture:
-    """At most ten lines of at most fifty columns; of a long path the first questions are short."""
+    """Each question with its answer, the branch that was not taken, and where the path ends."""
     path = find_path(decision)
-    short = max(0, 2 * len(path.steps) + 1 - MOST_LINES)
     lines: list[Line] = []
     for place, step in enumerate(path.steps):
-        is_last = place == len(path.steps) - 1
-        lines += _step(decision, step, is_short=place < short, is_last=is_last)
+        lines += _step(decision, step, is_last=place == len(path.steps) - 1)
     return (*lines, _end(decision, path))
 
 
-def _step(
-    decision: Decision, step: FlowchartStep, *, is_short: bool, is_last: bool
-) -> Iterator[Line]:
+def _step(decision: Decision, step: FlowchartStep, *, is_last: bool) -> Iterator[Line]:
     question = step.answer.question
     strategy = None if step.about is None else step.about.strategy
-    words = _SHORT[question] if is_short else sentences.question(question, strategy)
     answer = sentences.answered(decision, step.answer)
     machine = decision.job.machine
-    asked: Line = (
+    words = on_device(sentences.question(question, strategy), machine)
+    yield (
         ("● ", Colour.LABEL),
-        (on_device(words, machine), Colour.LABEL),
+        (words, Colour.LABEL),
         ("  ", None),
         (answer, ANSWER_COLOURS[answer]),
-        *(() if is_short else _rate(step.answer, machine)),
+        *_rate(step.answer, machine),
     )
-    branch = "" if is_followed(step, is_last=is_last) else f"╌ {other_branch(decision, step)}"
-    if is_short:
-        room = MOST_COLUMNS - length(asked) - len("  ")
-        yield (*asked, ("  ", None), (_within(branch, room), Colour.DIM)) if branch else asked
-        return
-    yield asked
-    if branch:
-        yield ("┃ ", Colour.LABEL), (_within(branch, MOST_COLUMNS - 2), Colour.DIM)
+    if not is_followed(step, is_last=is_last):
+        yield ("┃ ", Colour.LABEL), (f"╌ {other_branch(decision, step)}", Colour.DIM)
+
+
+def flowchart_line(decision: Decision, columns: int) -> Picture:
+    """The answers one behind the other: `DDP 133.2 no > NVLink yes > ZeRO-3 28.1 yes`."""
+    first, *others = _short_answers(decision)
+    return (*wrap([first, *((("> ", None), *other) for other in others)], " ", columns),)
+
+
+_FOUND: Mapping[FlowchartQuestion, str] = {
+    FlowchartQuestion.LEANER_AND_FASTER: _("faster"),
+    FlowchartQuestion.SURE_AND_AS_FAST: _("surer"),
+    FlowchartQuestion.NO_OFFLOAD_AS_FAST: _("no offload"),
+    FlowchartQuestion.RIGHT_FOR_SCRIPT: _("right for the script"),
+}
+
+
+def _short_answers(decision: Decision) -> Iterator[Line]:
+    by_rule = decision.job.accounting is Accounting.TEXTBOOK
+    for step in find_path(decision).steps:
+        if step.about is not None and step.about.is_host_unknown:
+            continue  # the table says so
+        answer, about = sentences.answered(decision, step.answer), step.about
+        colour = ANSWER_COLOURS[answer]
+        *_inside, named = sentences.short_links(decision.job.machine)
+        if about is not None:
+            size = decimal_gb if by_rule else bare_gib
+            named = f"{_(about.strategy.short_words)} {size(about.device_bytes)}"
+            if about.verdict is Verdict.TIGHT:
+                answer, colour = _("tight"), Colour.DOUBT
+        answer = _FOUND.get(step.answer.question, answer)
+        yield (f"{named} ", None), (answer, colour), *_short_of(decision, about)
+
+
+def _short_of(decision: Decision, about: StrategyEstimate | None) -> Iterator[Span]:
+    """What the closest strategy lacks, where nothing fits."""
+    is_closest = decision.chosen is None and about == decision.closest
+    if is_closest and about is not None and (about.headroom_bytes or 0) < 0:
+        short = bare_gib(-(about.headroom_bytes or 0))
+        yield _(" ({short} short)", short=short), None
 
 
 def _rate(answer: Answer, machine: Machine) -> Iterator[Span]:
@@ -164,23 +182,14 @@ def _compared(decision: Decision, evaluated: StrategyEstimate) -> str:
     return f", {seconds(value)} s"
 
 
-def _within(branch: str, columns: int) -> str:
-    """A branch without what it is compared with, where that has no room."""
-    if cells_of(branch) <= columns:
-        return branch
-    need, _of, have = branch.removesuffix(_UNKNOWN).partition(OF)
-    return f"{need} {have.partition(' ')[2]}".rstrip()
-
-
 def _end(decision: Decision, path: FlowchartPath) -> Line:
     if path.end is None:
         return (("┗ ", Colour.LABEL), (_("none"), Colour.BAD))
     called = _(path.end.strategy.short_words)
-    room = MOST_COLUMNS - cells_of(called) - len("┗ : ")
     return (
         ("┗ ", Colour.LABEL),
         (called, VERDICT_COLOURS[path.end.verdict]),
-        (f": {_within(end_sizes(decision, path.end), room)}", None),
+        (f": {end_sizes(decision, path.end)}", None),
     )
 
 
@@ -310,9 +319,8 @@ Sizes = Mapping[MemoryPart, int]
 
 def strategies(job: Job, evaluated: Sequence[StrategyEstimate], columns: int) -> Picture:
     """Every strategy where its device is fullest."""
-    return _bars(
-        job, {strategy.strategy.name: parts(job, strategy) for strategy in evaluated}, columns
-    )
+    rows = {_(each.strategy.short_words): parts(job, each) for each in evaluated}
+    return _bars(job, rows, columns)
 
 
 def phases(job: Job, evaluated: StrategyEstimate, columns: int) -> Picture:
@@ -332,11 +340,16 @@ def _bars(job: Job, rows: Mapping[str, Sizes], columns: int) -> Picture:
     lines: list[Line] = [_heading(job, label, scale)]
     for name, sizes in rows.items():
         number = f"{bare_gib(sum(sizes.values())):>{_NUMBER_COLUMNS}}" if numbered else ""
-        lines.append(((pad(name, label) + " ", None), *scale.bar(sizes), (number, None)))
+        lines.append(((pad(name, label) + " ", None), *scale.bar(_ends(sizes)), (number, None)))
     seen = {part for sizes in rows.values() for part in sizes}
     # What the letters mean, in as many lines as it takes.
     entries = ((SIGNS[part], (f"={_(part.value)}", None)) for part in MemoryPart if part in seen)
     return (*lines, *wrap(entries, " ", columns))
+
+
+def _ends(sizes: Sizes) -> Iterator[tuple[int, tuple[str, Colour]]]:
+    ends = accumulate(sizes.get(part, 0) for part in MemoryPart)
+    return zip(ends, (SIGNS[part] for part in MemoryPart), strict=True)
 
 
 def widest_bytes(totals: Sequence[int], budget_bytes: int | None) -> int:
@@ -353,19 +366,28 @@ class _Scale:
     def __init__(self, totals: Sequence[int], budget_bytes: int | None, cells: int) -> None:
         self.cells = cells
         self._cells_per_byte = cells / widest_bytes(totals, budget_bytes)
+        self._budget_bytes = budget_bytes
         self.budget = None if budget_bytes is None else self.cells_of(budget_bytes)
 
     def cells_of(self, size_bytes: int) -> int:
-        """One more than a bar has, at most: a size may be a billion budgets."""
-        return min(round(size_bytes * self._cells_per_byte), self.cells + 1)
+        """One more than a bar has, at most: a size may be a billion budgets.
 
-    def bar(self, sizes: Sizes) -> Line:
-        """The parts, one behind the other, with the column of the budget between them."""
+        What is more than the budget is more by one cell at least.
+        """
+        cells = round(size_bytes * self._cells_per_byte)
+        if self._budget_bytes is not None and size_bytes > self._budget_bytes:
+            cells = max(cells, round(self._budget_bytes * self._cells_per_byte) + 1)
+        return min(cells, self.cells + 1)
+
+    def bar(self, pieces: Iterable[tuple[int, tuple[str, Colour]]]) -> Line:
+        """Pieces, one behind the other, with the column of the budget between them.
+
+        Args:
+            pieces: Of each where it ends, in bytes, and the sign that its cells are filled with.
+        """
         cells: list[Span] = []
-        end_bytes = 0
-        for part in MemoryPart:
-            end_bytes += sizes.get(part, 0)
-            cells += [SIGNS[part]] * (self.cells_of(end_bytes) - len(cells))
+        for end_bytes, sign in pieces:
+            cells += [sign] * (self.cells_of(end_bytes) - len(cells))
         if len(cells) > self.cells:
             cells[self.cells - 1 :] = [("»", Colour.BAD)]
         cells += [(" ", None)] * (self.cells - len(cells))
@@ -389,25 +411,120 @@ def _heading(job: Job, label: int, scale: _Scale) -> Line:
 
 # Show every strategy in a table: what people decide by, or all that is known of each.
 
+_WITH_BARS_COLUMNS, _MOST_BAR_CELLS = 66, 40
+
+
+class StrategyLine(Struct, frozen=True, kw_only=True):
+    """A row of the table of strategies."""
+
+    evaluated: tuple[StrategyEstimate, ...]
+    """The strategy; several where one row stands for all with offload."""
+    line: Line
+
+
+def strategy_lines(
+    decision: Decision, columns: int, *, folded: bool = True
+) -> tuple[Line, tuple[StrategyLine, ...]]:
+    """The heading, and a row for each strategy: name, needs, bar, free, tokens/s, verdict.
+
+    Args:
+        decision: What was decided.
+        columns: How wide a row may be; where that is too narrow for bars, there are none.
+        folded: Whether the strategies with offload share a row where none of them was chosen.
+    """
+    job = decision.job
+    groups = _groups(decision) if folded else [(e,) for e in decision.evaluated]
+    is_timed = any(evaluated.step_time is not None for evaluated in decision.evaluated)
+    title = on_device(_("GiB of {budget}", budget=bare_gib(job.gpu_budget_bytes)), job.machine)
+    heading = title, _("needs"), _("free"), rate_unit(job) if is_timed else "", ""
+    rows = [_strategy_cells(decision, group, is_timed=is_timed) for group in groups]
+    named = [tuple((words, Colour.DIM) for words in heading), *rows]
+    lines = aligned(named, left={0, 4}, columns=columns, leaving=(2, 3))
+    cells = min(columns - max(map(length, lines)) - 3, _MOST_BAR_CELLS)
+    if columns >= _WITH_BARS_COLUMNS and cells >= _FEWEST_CELLS and not is_dumb():
+        totals = [max(e.device_bytes for e in group) for group in groups]
+        scale = _Scale(totals, job.gpu_budget_bytes, cells)
+        room = job.gpu_budget_bytes or 0, ("·", Colour.DIM)
+        signs = [("■", verdict_colour(group[0])) for group in groups]
+        bars = [scale.bar((piece, room)) for piece in zip(totals, signs, strict=True)]
+        blank: Line = ((" " * (cells + 1), None),)
+        lines = [
+            (*line[:2], ("  ", None), *bar, *line[2:])
+            for line, bar in zip(lines, [blank, *bars], strict=True)
+        ]
+    first, *others = lines
+    return first, tuple(
+        StrategyLine(evaluated=group, line=line) for group, line in zip(groups, others, strict=True)
+    )
+
+
+def _groups(decision: Decision) -> list[tuple[StrategyEstimate, ...]]:
+    """The strategies of each row."""
+    plain = [(e,) for e in decision.evaluated if e.strategy.offload is Offload.NONE]
+    offloaded = [e for e in decision.evaluated if e.strategy.offload is not Offload.NONE]
+    if decision.chosen in offloaded:
+        return [*plain, *((e,) for e in offloaded if e in decision.allowed)]
+    return [*plain, tuple(offloaded)]
+
+
+def _strategy_cells(
+    decision: Decision, group: Sequence[StrategyEstimate], *, is_timed: bool
+) -> Line:
+    """What a row says of one strategy, or of several: from the least to the most."""
+    best = min(group, key=lambda e: (not e.runs, e.lacking_bytes))
+    name, is_chosen = _(best.strategy.short_words), best is decision.chosen
+    needs, free = _needed(best), bare_gib(best.headroom_bytes)
+    rate = "-" if is_timed else ""
+    if is_timed and (best.runs or best.is_host_unknown):
+        rate = rate_of(best.step_time)
+    verdict = sentences.verdict(best)
+    if len(group) > 1:
+        name = _("offload ({count})", count=len(group))
+        needs = _least_to_most(e.device_bytes for e in group)
+        if (best.headroom_bytes or 0) > 0:
+            free = _least_to_most(e.headroom_bytes for e in group if e.runs is best.runs)
+        times = [e.step_time for e in group if e.step_time is not None]
+        if rate not in {"", "-"} and times:
+            rate = f"<{rate_of(min(times, key=lambda time: time.expected_seconds))}"
+    elif best.is_host_unknown:
+        verdict = _("host unknown, {gib}", gib=whole_gib(best.host.running_bytes))
+    if is_chosen:
+        word = _("chosen") if decision.constraints.pinned else _("recommended")
+        verdict = word if best.verdict is Verdict.FITS else listing([word, verdict])
+    return (
+        (name, Colour.LABEL if is_chosen else None),
+        *((words, None) for words in (needs, free, rate)),
+        (verdict, verdict_colour(best)),
+    )
+
+
+def _needed(evaluated: StrategyEstimate) -> str:
+    """What it takes of a GPU, up to its bound where that decides."""
+    need_bytes, high_bytes = evaluated.device_bytes, evaluated.high_device_bytes
+    decides = high_bytes > (evaluated.budget_bytes or high_bytes)
+    if evaluated.verdict is Verdict.UNCERTAIN and decides:
+        return _least_to_most((need_bytes, high_bytes))
+    return bare_gib(need_bytes)
+
+
+def _least_to_most(sizes: Iterable[int | None]) -> str:
+    """Whole GiB, as a range: `34-49`."""
+    known = [size / 2**30 for size in sizes if size is not None]
+    return f"{min(known):.0f}-{max(known):.0f}" if known else "?"
+
+
+def verdict_colour(evaluated: StrategyEstimate) -> Colour:
+    """Of a verdict: what nobody knows is no error."""
+    return Colour.DIM if evaluated.is_host_unknown else VERDICT_COLOURS[evaluated.verdict]
+
+
 # The column that says least beside the others leaves first.
 _LEAVING = (N_("sent"), "peak in", N_("host"), N_("peak"), N_("headroom"), N_("time"))
-_DETAILS = frozenset({"peak", "peak in", "host", "sent"})
-
 _LEGEND = _(
     "peak is what torch allocates; needs adds CUDA, NCCL and allocator slack; headroom is what is"
     " left of the budget; host is the most that a node's ranks hold of its memory, saving"
     " included; sent is what each GPU sends in one optimizer step"
 )
-_OF_THE_HOST = {
-    sentences.HOST_UNKNOWN: _(
-        '"{verdict}": the GPU has room; the free host memory is unknown (`$host_memory`)',
-        verdict=sentences.HOST_UNKNOWN,
-    ),
-    sentences.HOST_TOO_SMALL: _(
-        '"{verdict}": the GPU has room; the host has too little memory',
-        verdict=sentences.HOST_TOO_SMALL,
-    ),
-}
 _RULE_OF_THUMB_LEGEND = _(
     "This is the usual rule of thumb; by default DeepSpeed needs more: remove `--accounting"
     " textbook` to count what it allocates"
@@ -415,8 +532,8 @@ _RULE_OF_THUMB_LEGEND = _(
 _HANG = 2
 
 
-def table(decision: Decision, stream: TextIO, *, is_verbose: bool) -> None:
-    """A row for each strategy, its sizes in GiB."""
+def table(decision: Decision, stream: TextIO) -> None:
+    """All that is known of each strategy, its sizes in GiB."""
     machine = decision.job.machine
     budget = gib(decision.job.gpu_budget_bytes)
     title = _("Sizes in GiB, times in seconds; the budget of each GPU is {budget}", budget=budget)
@@ -425,17 +542,12 @@ def table(decision: Decision, stream: TextIO, *, is_verbose: bool) -> None:
         _strategy_row(evaluated, is_chosen=evaluated is decision.chosen)
         for evaluated in decision.evaluated
     ]
-    names = [name for name in rows[0] if is_verbose or name not in _DETAILS]
-    show_rows(stream, names, [[row[name] for name in names] for row in rows], _LEAVING)
-    legend = [on_device(_LEGEND, machine)] if is_verbose else []
-    verdicts = {sentences.verdict(evaluated) for evaluated in decision.evaluated}
-    legend += [on_device(words, machine) for v, words in _OF_THE_HOST.items() if v in verdicts]
-    if legend:
-        say(stream, "", *legend, hang=_HANG)
+    show_rows(stream, [*rows[0]], [[*row.values()] for row in rows], _LEAVING)
+    say(stream, "", on_device(_LEGEND, machine), hang=_HANG)
 
 
 def _strategy_row(evaluated: StrategyEstimate, *, is_chosen: bool) -> Mapping[str, Cell]:
-    time, name = evaluated.step_time, evaluated.strategy.name
+    time, name = evaluated.step_time, _(evaluated.strategy.short_words)
     return {
         "strategy": (name, Colour.LABEL) if is_chosen else name,
         "peak": bare_gib(evaluated.estimate.peak_bytes),
@@ -445,7 +557,7 @@ def _strategy_row(evaluated: StrategyEstimate, *, is_chosen: bool) -> Mapping[st
         "host": bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-",
         "sent": bare_gib(evaluated.wire_bytes_per_step),
         "time": "-" if time is None else seconds(time.expected_seconds),
-        "verdict": (sentences.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]),
+        "verdict": (sentences.verdict(evaluated), verdict_colour(evaluated)),
     }
 
 
@@ -474,10 +586,10 @@ def _rule_of_thumb_row(evaluated: StrategyEstimate) -> tuple[Cell, ...]:
         for allocation in evaluated.estimate.peaks()[Phase.STEP]
     }
     return (
-        evaluated.strategy.name,
+        _(evaluated.strategy.short_words),
         *(decimal_gb(held.get(kind, 0)) for kind in _RULE_OF_THUMB_KINDS),
         decimal_gb(evaluated.device_bytes),
-        (sentences.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]),
+        (sentences.verdict(evaluated), verdict_colour(evaluated)),
     )
 
 
@@ -549,7 +661,7 @@ def _settings(step: Workload) -> Iterator[tuple[str, str]]:
 def _outcome(decision: Decision) -> dict[str, str]:
     """What the chosen strategy takes; where there is none, what the closest one would."""
     shown = decision.chosen or decision.closest
-    name, time = shown.strategy.name, shown.step_time
+    name, time = _(shown.strategy.short_words), shown.step_time
     return {
         _("chosen"): name if decision.chosen else _("none (closest: {name})", name=name),
         _("verdict"): sentences.verdict(shown),
@@ -592,7 +704,7 @@ def _faster(plan_a: Decision, plan_b: Decision, stream: TextIO) -> None:
 def _strategies(plan_a: Decision, plan_b: Decision, stream: TextIO) -> None:
     """Each strategy in both plans."""
     rows = [
-        (a.strategy.name, *_compared_row(a), *_compared_row(plan_b.of(a.strategy)))
+        (_(a.strategy.short_words), *_compared_row(a), *_compared_row(plan_b.of(a.strategy)))
         for a in plan_a.evaluated
     ]
     size, time = "GiB", N_("s/step")
@@ -604,7 +716,7 @@ def _compared_row(evaluated: StrategyEstimate) -> Iterator[Cell]:
     time = evaluated.step_time
     yield bare_gib(evaluated.device_bytes)
     yield _NO_VALUE if time is None else seconds(time.expected_seconds)
-    yield sentences.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]
+    yield sentences.verdict(evaluated), verdict_colour(evaluated)
 
 
 # Explain a strategy line by line: what its step takes its time for, and its memory.
@@ -626,7 +738,7 @@ _TERMS: Mapping[TermKind, str] = {
 
 def explain(decision: Decision, evaluated: StrategyEstimate, stream: TextIO) -> None:
     """The time of a step; the memory by phase, as bars and line by line."""
-    job, name = decision.job, evaluated.strategy.name
+    job, name = decision.job, _(evaluated.strategy.short_words)
     say(stream, "", _("Time of a step with {name}, in seconds:", name=name))
     if evaluated.step_time is None:
         say(

@@ -4,15 +4,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from zerowiz.core import shell
-from zerowiz.core.command_words import flags
+from zerowiz.core.command_words import flags, spell
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.settings import Change
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy_types import Offload
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.translation import N_, _, listing
-from zerowiz.ui.text import gib, say, seconds, size_of
+from zerowiz.ui.text import (
+    Colour,
+    Line,
+    aligned,
+    bare_gib,
+    cells,
+    columns_of,
+    draw,
+    fill_wide,
+    gib,
+    length,
+    rate_of,
+    size_of,
+)
 
 _VERDICTS: Mapping[Verdict, str] = {
     Verdict.FITS: N_("{strategy} fits"),
@@ -20,9 +33,6 @@ _VERDICTS: Mapping[Verdict, str] = {
     Verdict.UNCERTAIN: N_("{strategy} may fit"),
     Verdict.DOES_NOT_FIT: N_("{strategy} does not fit"),
 }
-_SAME_FRACTION = 0.03
-_AS_TIMES = 2
-_MANY_TIMES = 10
 
 
 def options(change: Change) -> str:
@@ -43,48 +53,31 @@ def fits(strategy: str, verdict: Verdict) -> str:
 def outcome(remedy: Remedy) -> str:
     """What a remedy leads to, how fast that is, and what it costs besides.
 
-    Example: `ZeRO-3 fits: 32.1 of 39.4 GiB, 0.93 s a step, about 26 % slower`.
+    Example: `ZeRO-3 fits: 32.1 of 39.4 GiB, 7,629 tokens/s`.
     """
     sizes = size_of(remedy.device_bytes, remedy.budget_bytes)
-    words = next(_(row.words) for row in STRATEGIES if row.name == remedy.strategy)
-    return "; ".join(
-        [
-            listing([f"{fits(words, remedy.verdict)}: {sizes}", *_speed(remedy)]),
-            *_costs(remedy),
-        ]
-    )
+    led = [f"{fits(_strategy(remedy).words, remedy.verdict)}: {sizes}"]
+    if remedy.step_time is not None:
+        led.append(f"{rate_of(remedy.step_time)} {_unit([remedy])}")
+    return "; ".join([listing(led), *_costs(remedy)])
 
 
-def _speed(remedy: Remedy) -> Iterator[str]:
-    if remedy.step_seconds is not None:
-        yield _("{step_seconds} s a step", step_seconds=seconds(remedy.step_seconds))
-    ratio = remedy.time_fraction
-    if ratio is None:
-        return
-    slower = ratio >= 1
-    times = ratio if slower else 1 / ratio
-    word = _("slower") if slower else _("faster")
-    if times < 1 + _SAME_FRACTION:
-        yield _("as fast")
-    elif times < _AS_TIMES:
-        yield _("about {times:.0f} % {word}", times=100 * (times - 1), word=word)
-    else:
-        digits = 0 if times >= _MANY_TIMES else 1
-        number = f"{times:.{digits}f}"
-        yield (
-            _("about {ratio} times as slow", ratio=number)
-            if slower
-            else _("about {ratio} times as fast", ratio=number)
-        )
+def _strategy(remedy: Remedy) -> Strategy:
+    return next(row for row in STRATEGIES if row.name == remedy.strategy)
+
+
+def _unit(remedies: Sequence[Remedy]) -> str:
+    is_of_images = any(each.step_time is not None and each.step_time.images for each in remedies)
+    return _("images/s") if is_of_images else _("tokens/s")
 
 
 # By a setting, and the value that it is changed to where only one costs so.
 _COSTS: Mapping[tuple[str, str | None], str] = {
-    ("optimizer_state_dtype", None): _("optimizer states have fewer digits"),
-    ("precision", None): _("weights have fewer digits"),
-    ("sequence_tokens", None): _("longer sequences are cut"),
-    ("method", "lora"): _("trains only the adapters that your script creates"),
-    ("method", "qlora"): _("trains only the adapters that your script creates, on 4-bit weights"),
+    ("optimizer_state_dtype", None): _("fewer digits"),
+    ("precision", None): _("fewer digits"),
+    ("sequence_tokens", None): _("cuts sequences"),
+    ("method", "lora"): _("trains adapters only"),
+    ("method", "qlora"): _("trains adapters only, on 4-bit weights"),
     **{("loss", loss.value): _(row.needs) for loss, row in LOSS_ROWS.items() if row.needs},
     ("interconnect", None): _("if the nodes have this link"),
     ("gpus", None): _("leaves out the GPUs that others use"),
@@ -143,13 +136,54 @@ def none_found(config: str | None, *, only_cpu: bool) -> str:
     )
 
 
-def listed(remedies: Sequence[Remedy], stream: TextIO) -> None:
-    """All of them, those that need another script apart."""
-    remedies_by_option = [remedy for remedy in remedies if remedy.edit is None]
-    others = [remedy for remedy in remedies if remedy.edit is not None]
-    if remedies_by_option:
-        stream.write(_("\nWhat would help, the cheapest first:\n"))
-        say(stream, *(f"  {hint(remedy)}" for remedy in remedies_by_option), hang=4)
-    if others:
-        stream.write(_("\nWhat your script can change:\n"))
-        say(stream, *(f"  {hint(other)}" for other in others), hang=4)
+def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = None) -> None:
+    """A row for each: what to add, the strategy, what it needs, tokens/s, and what it costs.
+
+    Args:
+        remedies: The cheapest first.
+        stream: Where to.
+        most_lines: How many lines there are for it; None for as many as it takes.
+    """
+    columns = columns_of(stream)
+    words = [options(remedy.change) for remedy in remedies]
+    heading = _("what to add"), _("strategy"), _("needs"), _unit(remedies)
+    # An option that is longer has a line of its own, above its row.
+    room = max(columns - _ROW_COLUMNS, cells(heading[0]))
+    rows: list[Line] = [tuple((word, Colour.DIM) for word in heading)]
+    for remedy, word in zip(remedies, words, strict=True):
+        need, have = bare_gib(remedy.device_bytes), bare_gib(remedy.budget_bytes)
+        led = _(_strategy(remedy).short_words), f"{need}/{have}", rate_of(remedy.step_time)
+        rows.append(
+            ((word if cells(word) <= room else "", Colour.LABEL), *((w, None) for w in led))
+        )
+    first, *lines = aligned(rows, left={0, 1}, columns=columns)
+    drawn: list[Line] = [first]
+    for place, (remedy, word, line) in enumerate(zip(remedies, words, lines, strict=True)):
+        block = _block(remedy, word if cells(word) > room else "", line, columns)
+        left = None if most_lines is None else most_lines - len(drawn) - len(block)
+        if left is not None and left < (place < len(remedies) - 1):
+            more = _("{count} more: `$verbose` shows them", count=len(remedies) - place)
+            drawn.append(((spell(more), Colour.DIM),))
+            break
+        drawn += block
+    draw(tuple(drawn), stream)
+
+
+# Of a row of the table, beside what to add: strategy, needs, speed.
+_ROW_COLUMNS = 36
+
+
+def _block(remedy: Remedy, above: str, line: Line, columns: int) -> list[Line]:
+    """The lines of one remedy: its row, and what it costs behind or below it."""
+    verdict = {Verdict.TIGHT: _("tight"), Verdict.UNCERTAIN: _("may fit")}
+    edit = [] if remedy.edit is None else [_("first {edit}", edit=remedy.edit)]
+    costs = spell("; ".join([*filter(None, [verdict.get(remedy.verdict)]), *_costs(remedy), *edit]))
+    block: list[Line] = [((above, Colour.LABEL),)] if above else []
+    if not costs:
+        return [*block, line]
+    if length(line) + 2 + cells(costs) <= columns:
+        return [*block, (*line, ("  ", None), (costs, Colour.DIM))]
+    return [*block, line, *(((part, Colour.DIM),) for part in fill_wide(costs, columns, *_INDENT))]
+
+
+_INDENT = "    ", "    "

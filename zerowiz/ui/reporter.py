@@ -11,6 +11,7 @@ from zerowiz.core.launch.plan import LaunchPlan, Resume
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.errors import LostEdit, ZerowizError
+from zerowiz.ui import remedies as remedies_text
 from zerowiz.ui import show
 from zerowiz.ui.progress import TerminalWait
 from zerowiz.ui.text import error as show_error
@@ -25,7 +26,6 @@ class TerminalReporter:
 
     Args:
         quiet: Whether a person wants errors and results alone.
-        with_table: Whether a decision is said with every strategy and what would help.
         with_waits: Whether a wait is shown; a program that reads JSON needs none.
         stream: Where it is said, if not on stderr as it is then.
     """
@@ -34,12 +34,10 @@ class TerminalReporter:
         self,
         *,
         quiet: bool = False,
-        with_table: bool = True,
         with_waits: bool = True,
         stream: TextIO | None = None,
     ) -> None:
         self.quiet = quiet
-        self.with_table = with_table
         self.with_waits = with_waits and not quiet
         self._stream = stream
 
@@ -70,14 +68,12 @@ class TerminalReporter:
                 show.script(facts, self.stream)
 
     def decision(self, decision: Decision, remedies: Sequence[Remedy], learning: str = "") -> None:
-        """The flowchart as it was answered, or the whole decision."""
-        if self.quiet:
-            return
-        with suppress(OSError):
-            if self.with_table:
-                show.plan(decision, remedies, self.stream, learning)
-            else:
-                show.flowchart(decision, self.stream, learning)
+        """The plan, and what would help."""
+        if not self.quiet:
+            with suppress(OSError):
+                show.plan(decision, self.stream, learning)
+                if remedies:
+                    remedies_text.table(remedies, self.stream)
 
     def strategies(self, decision: Decision) -> None:
         """Every strategy, as it was evaluated."""

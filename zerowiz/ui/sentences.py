@@ -50,6 +50,11 @@ def model(value: Model) -> str:
     return _("{said}, interpolated: {shape}", said=text, shape=shape(value))
 
 
+def model_in_short(value: Model) -> str:
+    """A model and its size: `7b, 7 B (size)`."""
+    return f"{value.name}, {count(value.params)} ({_(value.source.value)})"
+
+
 _SAID = {Origin.OPTION: N_("your options"), Origin.ANSWER: N_("your answer")}
 
 
@@ -63,6 +68,12 @@ def learning(said: Mapping[str, SettingValue]) -> str:
     for name, value in said.items():
         parts.setdefault(_source(value), []).append(_learned(name, value.value))
     return "; ".join(f"{', '.join(texts)} ({source})" for source, texts in parts.items())
+
+
+def learning_in_short(said: Mapping[str, SettingValue]) -> str:
+    """The optimizer, its lr and the schedule; empty where nobody sees that."""
+    names = (name for name in ("optimizer", "lr", "schedule") if name in said)
+    return ", ".join(_learned(name, said[name].value) for name in names)
 
 
 def _source(value: SettingValue) -> str:
@@ -250,6 +261,35 @@ _SOURCES: Mapping[MachineSource, str] = {
 }
 
 
+_SHORT_LINKS: Mapping[LinkClass, str] = {
+    LinkClass.NVLINK_ALL: "NVLink",
+    LinkClass.NVLINK_RING: "NVLink",
+    LinkClass.NVLINK_PARTIAL: N_("NVLink in part"),
+    LinkClass.PCIE: "PCIe",
+    LinkClass.NONE: N_("no link"),
+    LinkClass.UNKNOWN: N_("unknown link"),
+}
+
+
+def short_links(machine: Machine) -> Iterator[str]:
+    """What joins the GPUs of a node, then what joins nodes: `NVLink`, `InfiniBand`."""
+    yield _(_SHORT_LINKS[machine.interconnect.link_class])
+    if machine.nodes > 1:
+        yield _(_NETWORKS[machine.network.kind])
+
+
+def machine_in_short(machine: Machine) -> str:
+    """A machine and its links: `4 x A100-SXM4-40GB, NVLink 300 GB/s (GPU table)`."""
+    words = [gpus(machine).replace("NVIDIA ", "")]
+    if machine.world_size > 1:
+        rates = machine.interconnect.bytes_per_s, machine.network.bytes_per_s
+        words += (
+            f"{name} {rate / 1e9:.0f} GB/s" if rate else name
+            for name, rate in zip(short_links(machine), rates, strict=False)
+        )
+    return f"{', '.join(words)} ({source(machine)})"
+
+
 def source(machine: Machine) -> str:
     """Where the machine was read from."""
     return _(_SOURCES[machine.source])
@@ -366,15 +406,11 @@ _WHEN: Mapping[HostPhase, str] = {
     HostPhase.SAVING: N_("while a checkpoint is saved"),
 }
 
-HOST_UNKNOWN = _("host?")
-"""The verdict where the GPU has room, and what the host has is unknown."""
-HOST_TOO_SMALL = _("x host")
-"""The verdict where the GPU has room, and the host has not."""
-VERDICTS: Mapping[Verdict, str] = {
-    Verdict.FITS: _("+ fits"),
-    Verdict.TIGHT: _("~ tight"),
-    Verdict.UNCERTAIN: _("? uncertain"),
-    Verdict.DOES_NOT_FIT: _("x too big"),
+_VERDICTS: Mapping[Verdict, str] = {
+    Verdict.FITS: _("fits"),
+    Verdict.TIGHT: _("tight"),
+    Verdict.UNCERTAIN: _("uncertain"),
+    Verdict.DOES_NOT_FIT: _("too big"),
 }
 
 
@@ -539,7 +575,7 @@ def lack(evaluated: StrategyEstimate, machine: Machine) -> str:
         else []
     )
     when = _(_WHEN[evaluated.host.running_phase])
-    if host_room is None and evaluated.needs_known_host:
+    if host_room is None and evaluated.needs_known_host and not lacks:
         needs = _(
             "needs {running_bytes} of host memory", running_bytes=gib(evaluated.host.running_bytes)
         )
@@ -608,13 +644,12 @@ def verdict(evaluated: StrategyEstimate) -> str:
     """The verdict in a column's width; the GPU may have room where the host has none."""
     room, on_host = evaluated.headroom_bytes, evaluated.host_headroom_bytes
     if evaluated.ran_out is not None:
-        return _("x ran out")
-    if room is not None and room >= 0:
-        if on_host is None and evaluated.needs_known_host:
-            return HOST_UNKNOWN
-        if on_host is not None and on_host < 0:
-            return HOST_TOO_SMALL
-    return VERDICTS[evaluated.verdict]
+        return _("ran out")
+    if evaluated.is_host_unknown:
+        return _("host unknown")
+    if room is not None and room >= 0 and on_host is not None and on_host < 0:
+        return _("host too small")
+    return _VERDICTS[evaluated.verdict]
 
 
 # Say what was read of a script: how it gets its config, and where something stands.

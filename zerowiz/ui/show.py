@@ -1,7 +1,7 @@
 """Show a decision: the flowchart, the table of strategies, the remedies, the launch."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from zerowiz.core import shell
@@ -9,15 +9,14 @@ from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import buffer_costs, seconds_on_slow_host
 from zerowiz.core.decision.flowchart import CLEARLY_FRACTION, Decision
 from zerowiz.core.decision.job import Job
-from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.workload import SETTINGS, Accounting
+from zerowiz.core.strategy_types import Offload
+from zerowiz.core.workload import SETTINGS, Accounting, Method
 from zerowiz.translation import _, listing
 from zerowiz.ui import assumptions, pictures, sentences
-from zerowiz.ui import remedies as remedies_text
 from zerowiz.ui.pictures import VERDICT_COLOURS
 from zerowiz.ui.pictures import flowchart as draw_flowchart
 from zerowiz.ui.text import (
@@ -34,7 +33,11 @@ from zerowiz.ui.text import (
     seconds,
     show_rows,
     small,
+    whole_gib,
 )
+
+# Below a line that was folded, and before a row that is not marked.
+_HANG = 2
 
 # Show the files that a run would write.
 
@@ -69,45 +72,51 @@ def _words(value: object) -> str:
     return str(value)
 
 
-def _job_lines(job: Job, learning: str) -> tuple[str, ...]:
-    w, machine = job.workload, job.machine
-    states = job.state_format
-    texts = {name: _(row.shown) for name, row in SETTINGS.items() if row.shown is not None}
-    values = w.settings()
-    changed = (name for name in w.changed() if name in texts and values[name] is not None)
-    others = [texts[name].format(value=values[name]) for name in changed]
-    ranks, whole = machine.world_size, job.global_batch
-    sequences = (
-        _("{whole} images", whole=whole)
-        if job.model.architecture.has_unknown_patches
-        else _("{whole} sequences, {tokens} tokens each", whole=whole, tokens=w.sequence_tokens)
+def _settings(job: Job) -> Iterator[str]:
+    """What is said of a step besides how much it trains on."""
+    step = job.workload
+    yield step.precision
+    yield _("{states} states", states=job.state_format)
+    if step.method is not Method.FULL:
+        yield step.method
+    yield (
+        _("gradient checkpointing")
+        if step.gradient_checkpointing
+        else _("no gradient checkpointing")
     )
-    step = _(
-        "micro-batch {micro_batch} x accumulation {steps} x {ranks} = {sequences}, {precision},"
-        " {states} optimizer states, {method}, {checkpointing}",
-        micro_batch=w.micro_batch,
-        steps=w.accumulation_steps,
+    values = step.settings()
+    for name in step.changed():
+        shown = SETTINGS[name].shown
+        if shown is not None and values[name] is not None:
+            yield _(shown).format(value=values[name])
+
+
+def _split(job: Job) -> str:
+    """How much a step trains on: `micro-batch 4 x accumulation 8 x 4 GPUs = 128 sequences`."""
+    step, ranks, whole = job.workload, job.machine.world_size, job.global_batch
+    return _(
+        "micro-batch {micro_batch} x accumulation {steps} x {ranks} = {sequences}",
+        micro_batch=step.micro_batch,
+        steps=step.accumulation_steps,
         ranks=_("1 GPU") if ranks == 1 else _("{count} GPUs", count=ranks),
-        sequences=sequences,
-        precision=w.precision,
-        states=states,
-        method=sentences.method(w.method),
-        checkpointing=_("with gradient checkpointing")
-        if w.gradient_checkpointing
-        else _("without gradient checkpointing"),
+        sequences=_("{whole} images", whole=whole)
+        if job.model.architecture.has_unknown_patches
+        else _("{whole} sequences, {tokens} tokens each", whole=whole, tokens=step.sequence_tokens),
+    )
+
+
+def _job_lines(job: Job, learning: str) -> tuple[str, ...]:
+    machine = job.machine
+    where = _(
+        "{machine} ({source}); {links}",
+        machine=gpus(machine),
+        source=sentences.source(machine),
+        links=sentences.links(machine),
     )
     return (
-        labelled(
-            _("Machine"),
-            _(
-                "{machine} ({source}); {links}",
-                machine=gpus(machine),
-                source=sentences.source(machine),
-                links=sentences.links(machine),
-            ),
-        ),
+        labelled(_("Machine"), where),
         labelled(_("Model"), sentences.model(job.model)),
-        labelled(_("Step"), listing([step, *others])),
+        labelled(_("Step"), listing([_split(job), *_settings(job)])),
         *([labelled(_("Learning"), learning)] if learning else []),
     )
 
@@ -149,39 +158,21 @@ def _say(
     say(stream, *(on_device(line, machine) for line in lines), hang=hang, marks=marks)
 
 
-def flowchart(decision: Decision, stream: TextIO, learning: str = "") -> None:
-    """The job, how it learns, and the answers of the flowchart."""
-    _say(decision, stream, *_job_lines(decision.job, learning), "", hang=LABEL_COLUMNS)
-    _say_answers(decision, stream)
-
-
-def answers(decision: Decision, stream: TextIO, learning: str) -> None:
-    """The step, the answers of the flowchart, and what the chosen strategy takes."""
-    _machine, *job = _job_lines(decision.job, learning)
-    _say(decision, stream, "", *job, "", hang=LABEL_COLUMNS)
-    _say_answers(decision, stream)
-    _say_interval(decision, stream)
-    _say_time(decision, stream)
-
-
 def _say_answers(decision: Decision, stream: TextIO) -> None:
     draw(draw_flowchart(decision), stream)
     if remarks := sentences.remarks(decision):
         _say(decision, stream, "", *remarks, hang=LABEL_COLUMNS)
-    reasons = "; ".join(sentences.reasons(decision))
     chosen = decision.chosen
     name = _("none") if chosen is None else _(chosen.strategy.words)
     colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
     marks = {rf"(?<=^{re.escape(labelled(_('Chosen'), ''))}){re.escape(name)}(?=:)": colour}
-    _say(
-        decision,
-        stream,
-        "",
-        labelled(_("Chosen"), _("{name}: {reasons}", name=name, reasons=reasons)),
-        hang=LABEL_COLUMNS,
-        marks=marks,
-    )
+    words = labelled(_("Chosen"), f"{name}: {_why(decision)}")
+    _say(decision, stream, "", words, hang=LABEL_COLUMNS, marks=marks)
     _say_evaluation(decision, stream)
+
+
+def _why(decision: Decision) -> str:
+    return "; ".join(sentences.reasons(decision))
 
 
 def _say_interval(decision: Decision, stream: TextIO) -> None:
@@ -253,37 +244,81 @@ def _say_buffers(decision: Decision, stream: TextIO) -> None:
 
 
 def plan(
-    decision: Decision,
-    remedies: Sequence[Remedy],
-    stream: TextIO,
-    learning: str = "",
-    *,
-    is_verbose: bool = False,
+    decision: Decision, stream: TextIO, learning: str = "", assumed: Sequence[str] = ()
 ) -> None:
-    """The flowchart, every strategy with its verdict, and the remedies.
+    """The plan on one screen: the job, the flowchart in a line, every strategy, and the choice.
 
     Args:
         decision: What was decided.
-        remedies: What would help.
         stream: Where to.
         learning: How the model learns, in words; empty where nobody sees that.
-        is_verbose: Whether all that is known of each strategy is shown, and not only what people
-            decide by.
+        assumed: What nobody said, a clause each.
     """
-    flowchart(decision, stream, learning)
-    strategies(decision, stream, is_verbose=is_verbose)
-    remedies_text.listed(remedies, stream)
+    job = decision.job
+    machine, model = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
+    both = f"{machine} · {model}"
+    fits = cells(both) <= columns_of(stream)
+    _say(decision, stream, *([both] if fits else [machine, model]), hang=_HANG)
+    answers(decision, stream, learning)
+    clauses = [_assumed(job, clause) for clause in assumed]
+    if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
+        least = whole_gib(min(offloads))
+        clauses.append(_("host memory unknown (`$host_memory {least}`)", least=least))
+    if clauses:
+        words = _("assumed: {clauses}", clauses=", ".join(clauses))
+        _say(decision, stream, words, hang=_HANG, marks={r"(?s).+": Colour.DIM})
 
 
-def strategies(decision: Decision, stream: TextIO, *, is_verbose: bool = False) -> None:
-    """Every strategy with its verdict and its memory, and what the chosen one takes."""
+def _assumed(job: Job, clause: str) -> str:
+    """A clause on what nobody said; a setting as the option that says the same."""
+    named = re.search(r"\(`\$(\w+)`\)$", clause)
+    if named is None or named[1] not in SETTINGS:
+        return clause
+    value = job.workload.settings()[named[1]]
+    return f"`$no_{named[1]}`" if value is False else f"`${named[1]} {value}`"
+
+
+def answers(decision: Decision, stream: TextIO, learning: str) -> None:
+    """The step, the answers of the flowchart, every strategy, and the choice."""
+    job = decision.job
+    settings = listing([*_settings(job), *([learning] if learning else [])])
+    _say(decision, stream, _split(job), settings, hang=_HANG)
+    draw(pictures.flowchart_line(decision, columns_of(stream)), stream)
+    _say(decision, stream, *sentences.remarks(decision), "", hang=_HANG)
+    strategies(decision, stream)
+    chosen = decision.chosen
+    if chosen is None:
+        return
+    name = _(chosen.strategy.words)
+    marks = {rf"^{re.escape(name)}(?=:)": VERDICT_COLOURS[chosen.verdict]}
+    _say(decision, stream, "", f"{name}: {_why(decision)}", hang=_HANG, marks=marks)
+    _say_evaluation(decision, stream)
+    if chosen.strategy.offload is not Offload.NONE or chosen.nearly_fills_host:
+        _say_host(decision, stream)
+
+
+def strategies(decision: Decision, stream: TextIO) -> None:
+    """A row for each strategy; the chosen one is marked."""
+    if decision.job.accounting is Accounting.TEXTBOOK:
+        pictures.rule_of_thumb_table(decision, stream)
+        return
+    heading, rows = pictures.strategy_lines(decision, columns_of(stream) - _HANG)
+    marked = ("> " if decision.chosen in row.evaluated[:1] else "  " for row in rows)
+    lines = (((mark, Colour.LABEL), *row.line) for mark, row in zip(marked, rows, strict=True))
+    draw(((("  ", None), *heading), *lines), stream)
+
+
+def whole_plan(decision: Decision, stream: TextIO, learning: str = "") -> None:
+    """All that is known of a plan: the way through the flowchart, what each strategy holds."""
+    _say(decision, stream, *_job_lines(decision.job, learning), "", hang=LABEL_COLUMNS)
+    _say_answers(decision, stream)
     job = decision.job
     by_rule_of_thumb = job.accounting is Accounting.TEXTBOOK
     stream.write("\n")
     if by_rule_of_thumb:
         pictures.rule_of_thumb_table(decision, stream)
     else:
-        pictures.table(decision, stream, is_verbose=is_verbose)
+        pictures.table(decision, stream)
         stream.write("\n")
         draw(pictures.strategies(job, decision.evaluated, columns_of(stream)), stream)
     _say_interval(decision, stream)
@@ -293,8 +328,7 @@ def strategies(decision: Decision, stream: TextIO, *, is_verbose: bool = False) 
     _say_vllm(decision, stream)
     if not by_rule_of_thumb:
         _say_host(decision, stream)
-        if is_verbose:
-            _say_buffers(decision, stream)
+        _say_buffers(decision, stream)
 
 
 def launch(plan: LaunchPlan, stream: TextIO) -> None:
@@ -311,6 +345,12 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
     unset = ["env", *(word for name in plan.unset for word in ("-u", name))] if plan.unset else []
     words = [*unset, *env, *map(shell.quote, plan.argv)]
     stream.write(fold_command(words, stream) + "\n")
+
+
+def next_command(words: Sequence[str], stream: TextIO) -> None:
+    """The command that goes on, as it can be pasted."""
+    quoted = [shell.quote(word) for word in words]
+    stream.write(fold_command(quoted, stream, before=f"{_('next')}: ") + "\n")
 
 
 def next_steps(

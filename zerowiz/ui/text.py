@@ -1,11 +1,12 @@
 """Lines of text at a terminal: cells, colours, folding, tables, numbers with units."""
 
+import io
 import os
 import re
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, TextIO
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from zerowiz.core.decision.job import Job
     from zerowiz.core.findings import Severity
     from zerowiz.core.machine.types import Machine
+    from zerowiz.core.speed.costs import StepTime
 
 
 # Take from a text of others what would steer the terminal, or the page, that shows it.
@@ -277,6 +280,71 @@ def fold_command(words: Sequence[str], stream: TextIO, *, before: str = "") -> s
     return "\n".join([*lines, line])
 
 
+# Hold a screen to so many lines, with all that stands on it.
+
+_WHOLE_COLUMNS = 80
+_NARROW_LINES = 40
+
+
+def most_lines(stream: TextIO, lines: int) -> int | None:
+    """How many lines a screen may have that has so many at 80 columns; None for a file or a pipe.
+
+    Where the terminal is narrower, or can only print, there are more of them.
+    """
+    width = columns(stream)
+    if width is None:
+        return None
+    return _NARROW_LINES if width < _WHOLE_COLUMNS or is_dumb() else lines
+
+
+class Screen(io.StringIO):
+    """Lines for a stream that are counted before they are shown there."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._shown_on = stream
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        return self._shown_on.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of the stream."""
+        return getattr(self._shown_on, "encoding", None) or "utf-8"
+
+    @property
+    def lines(self) -> int:
+        """How many there are."""
+        return self.getvalue().count("\n")
+
+    def show(self) -> None:
+        """Write them where they are shown."""
+        self._shown_on.write(self.getvalue())
+        self._shown_on.flush()
+
+
+def notes(texts: Sequence[str], stream: TextIO, lines: int | None) -> int:
+    """The last of the notes for which there is room; how many lines they took.
+
+    Args:
+        texts: Those on what comes last say most of this job.
+        stream: Where to.
+        lines: How many lines there are for them; None for as many as it takes.
+    """
+    screen = Screen(stream)
+    for place in range(len(texts) + 1):
+        screen = Screen(stream)
+        if place:
+            note(_("{count} more: `$verbose` shows them", count=place), screen)
+        for text in texts[place:]:
+            note(text, screen)
+        if lines is None or screen.lines <= lines:
+            break
+    screen.show()
+    return screen.lines
+
+
 # Draw lines of coloured words, where the signs alone say as much.
 
 Span = tuple[str, Colour | None]
@@ -285,7 +353,7 @@ Line = tuple[Span, ...]
 Picture = tuple[Line, ...]
 
 # What a terminal without Unicode shows instead.
-_ASCII = str.maketrans("┃│╎●◆╌┗→»└─", "|||**-`>>+-")
+_ASCII = str.maketrans("┃│╎●◆╌┗→»└─■·", "|||**-`>>+-#.")
 
 
 def length(line: Iterable[Span]) -> int:
@@ -308,6 +376,33 @@ def wrap(entries: Iterable[Line], gap: str, columns: int) -> Iterator[Line]:
             line = ()
         line = (*line, (gap, None), *entry) if line else entry
     yield line
+
+
+def aligned(
+    rows: Sequence[Line], left: Container[int], columns: int, leaving: Sequence[int] = ()
+) -> list[Line]:
+    """The rows with their cells below each other, two spaces between them; empty columns leave.
+
+    Args:
+        rows: Of each its cells, as many in all.
+        left: The columns whose cells begin below each other; those of the others end so.
+        columns: How wide a row may be.
+        leaving: Columns that can be done without, in the order in which they leave.
+    """
+    widths = [max(cells(words) for words, _ in column) for column in zip(*rows, strict=True)]
+    kept = [place for place, width in enumerate(widths) if width]
+    for gone in leaving:
+        if gone in kept and sum(widths[place] + 2 for place in kept) - 2 > columns:
+            kept.remove(gone)
+    lines: list[Line] = []
+    for row in rows:
+        spans: list[Span] = []
+        for place in kept:
+            words, colour = row[place]
+            filled = (pad if place in left else pad_left)(words, widths[place])
+            spans.append((f"  {filled}" if spans else filled, colour))
+        lines.append(tuple(spans))
+    return lines
 
 
 def draw(picture: Picture, stream: TextIO) -> None:
@@ -514,6 +609,11 @@ def bare_gib(size_bytes: int | None) -> str:
     return f"{size:.2f}" if 0 < size < 0.1 else f"{size:.1f}"  # noqa: PLR2004 - one decimal
 
 
+def whole_gib(size_bytes: int) -> str:
+    """So many that nothing is lacking, as one types them: `166GiB`."""
+    return f"{-(-size_bytes // 2**30)}GiB"
+
+
 def with_bounds(expected_bytes: int, low_bytes: int, high_bytes: int) -> tuple[str, str, str]:
     """A size with its unit, and its bounds in the same one: `310 MiB`, `301`, `318`."""
     if high_bytes < 2**30:
@@ -562,6 +662,19 @@ def seconds(value: float) -> str:
     """A time of three digits, without its unit: `0.0124`, `1.24`, `124`."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3  # noqa: PLR2004
     return f"{value:.{digits}f}"
+
+
+def rate_of(time: "StepTime | None") -> str:
+    """How much all GPUs together train in a second, in the job's `rate_unit`: `11,538`."""
+    if time is None:
+        return "-"
+    rate = (time.images or time.tokens) / time.expected_seconds
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"  # noqa: PLR2004 - two digits
+
+
+def rate_unit(job: "Job") -> str:
+    """What `rate_of` counts: a model of images trains no tokens."""
+    return _("images/s") if job.model.architecture.reads_images else _("tokens/s")
 
 
 # Below, one decimal says too little.

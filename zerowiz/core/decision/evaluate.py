@@ -141,6 +141,13 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
         return None if budget_bytes is None else budget_bytes - self.host.running_bytes
 
     @property
+    def is_host_unknown(self) -> bool:
+        """Whether the GPU has room, and nobody knows whether the host has."""
+        room = self.headroom_bytes
+        on_gpu = self.ran_out is None and room is not None and room >= 0
+        return on_gpu and self.needs_known_host and self.host_headroom_bytes is None
+
+    @property
     def lacks_to_save(self) -> bool:
         """Whether saving takes more than the host has."""
         budget_bytes = self.host_budget_bytes

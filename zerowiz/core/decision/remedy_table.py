@@ -21,7 +21,7 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.settings import Change
-from zerowiz.core.speed.costs import GpuRates
+from zerowiz.core.speed.costs import GpuRates, StepTime
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
@@ -105,8 +105,8 @@ class Remedy(Struct, frozen=True, kw_only=True):
     budget_bytes: int | None
     frees_bytes: int
     """Of each GPU, compared with the same strategy before."""
-    step_seconds: float | None = None
-    """None where no time is predicted."""
+    step_time: StepTime | None = None
+    """None where none is predicted."""
     time_fraction: float | None = None
     """The time of a token, divided by that of the plan; where none fits, of the job if it did."""
     more_host_bytes: int | None = None
@@ -115,6 +115,11 @@ class Remedy(Struct, frozen=True, kw_only=True):
     """What becomes of a script's, on other GPUs; None where it stays."""
     edit: str | None = None
     """What has to be changed in the script first; None where the options alone do it."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """None where no time is predicted."""
+        return None if self.step_time is None else self.step_time.expected_seconds
 
     @property
     def costs(self) -> frozenset[Expense]:
@@ -171,7 +176,7 @@ def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) ->
         device_bytes=chosen.device_bytes,
         budget_bytes=chosen.budget_bytes,
         frees_bytes=max(0, before.device_bytes - chosen.device_bytes),
-        step_seconds=None if chosen.step_time is None else chosen.step_time.expected_seconds,
+        step_time=chosen.step_time,
         time_fraction=None if old_time is None or new_time is None else new_time / old_time,
         more_host_bytes=more_host_bytes,
     )

@@ -116,19 +116,10 @@ def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[s
         others = [model.pcie_spelling] if model.pcie_spelling and not is_said else []
     if not others:
         return ()
-    guess = (
-        f"`{name}` is taken to be the SXM version, `{model.name}`"
-        if sxm
-        else f"`{name}` is taken to be `{model.name}`"
-    )
+    guess = "SXM" if sxm else f"`{model.name}`"
     *most, last = [f"`{other}`" for other in others]
     names = f"{', '.join(most)} or {last}" if most else last
-    use = (
-        f"for the PCIe version use {names}"
-        if others == [model.pcie_spelling]
-        else f"for another one use {names}"
-    )
-    return (f"{guess}; {use}",)
+    return (f"`{name}` is taken to be {guess}; for another one use {names}",)
 
 
 # The table of instances, and which of its rows a name means.

@@ -141,6 +141,8 @@ class StepTime(Struct, frozen=True, kw_only=True):
     high_seconds: float
     tokens: int
     """Of one optimizer step, over all ranks."""
+    images: int | None = None
+    """The same of a model of images; None for one of tokens."""
     measured_steps: int = 0
     """How many settings that were measured on this machine have scaled the terms."""
 

@@ -894,6 +894,7 @@ def predict_step_time(
     if calibration is not None:
         terms = tuple(map(calibration.apply, terms))
     length = length_tokens(model.architecture, workload)
+    sequences = machine.world_size * workload.accumulation_steps * workload.rows
     expected = sum(term.exposed_seconds for term in terms)
     factor = 1 + doubt_fraction(
         model,
@@ -909,6 +910,7 @@ def predict_step_time(
         expected_seconds=expected,
         low_seconds=expected / factor,
         high_seconds=expected * factor,
-        tokens=machine.world_size * workload.accumulation_steps * workload.rows * length,
+        tokens=sequences * length,
+        images=sequences if model.architecture.reads_images else None,
         measured_steps=0 if calibration is None else calibration.measured_steps,
     )
