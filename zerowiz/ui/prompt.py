@@ -30,6 +30,8 @@ def show(question: Question) -> None:
     if question.why:
         say(_(question.why))
     say(f"? {_(question.text)}")
+    if question.heading:
+        say(question.heading, indent=5)
     listed = _listed(question)
     for number, choice in enumerate(listed, 1):
         detail = f" - {_(choice.detail)}" if choice.detail else ""

@@ -114,7 +114,9 @@ class DrawnQuestion:
         # The line of a menu that is pointed at is its default.
         has_default = question.default and self._takes_typed and not question.choices
         text = f"? {_(question.text)}" + (f" ({question.default})" if has_default else "")
-        how |= {"message": _fold(text, hang=2)[2:], "style": STYLE, "erase_when_done": True}
+        heading = f"\n    {question.heading}" if question.heading and rows else ""
+        message = _fold(text, hang=2)[2:] + heading
+        how |= {"message": message, "style": STYLE, "erase_when_done": True}
         if rows:
             self._typed = ""
             is_line = question.default in {row.value for row in rows}

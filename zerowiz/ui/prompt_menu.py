@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TextIO
 
 from zerowiz.core.decision.questions import AnswerKind, Choice, Question
@@ -57,7 +58,9 @@ class Background:
             line = self._consequence(answer)
             with self._lock:
                 self._known[answer] = line
-        self._redraw()
+        # Once the question is answered its loop is closed.
+        with suppress(RuntimeError):
+            self._redraw()
 
 
 # A stream that counts the rows written between two questions, so that going back erases them.

@@ -174,6 +174,8 @@ class Question(Struct, frozen=True, kw_only=True):
     """None: somebody has to say."""
     choices: tuple[Choice, ...] = ()
     """What is proposed; of kind CHOICE, one of them is the answer."""
+    heading: str = ""
+    """What the columns of the choices are."""
     kind: AnswerKind = AnswerKind.TEXT
     only_if: tuple[str, str] | None = None
     """Asked only where the question of this key, if it matters, has this answer."""
@@ -372,12 +374,20 @@ QUESTIONS: tuple[Question, ...] = (
     ),
 )
 
-CHANGEABLE: tuple[Question, ...] = (
-    *(
-        question
-        for question in QUESTIONS
-        if question.key not in {"machine", "script", "config", "model", "goal", "lr"}
+STRATEGY = Question(
+    key="strategy",
+    flag="$stage",
+    text=N_("Which strategy?"),
+    more=N_(
+        "needs is what a rank holds at its peak, free what is left of the budget. A strategy that"
+        " does not fit can be chosen, too: the next menu then has what would help."
     ),
+    kind=AnswerKind.CHOICE,
+)
+"""Asked at the end, with each strategy of the plan as a choice."""
+CHANGEABLE: tuple[Question, ...] = (
+    STRATEGY,
+    *(question for question in QUESTIONS if question.key not in {"script", "config", "goal", "lr"}),
     Question(
         key="global_batch",
         flag="$global_batch",
@@ -433,7 +443,11 @@ DELIVERY = Question(
     ),
 )
 """What is asked where a script takes no config that zerowiz can see."""
-ALL_QUESTIONS = (*QUESTIONS, *(question for question in CHANGEABLE if question not in QUESTIONS))
+ALL_QUESTIONS = (
+    STRATEGY,
+    *QUESTIONS,
+    *(question for question in CHANGEABLE if question not in (STRATEGY, *QUESTIONS)),
+)
 """All that a person can answer, by the order of the menu in which they are changed."""
 
 
