@@ -13,8 +13,8 @@ from drawing import as_svg
 from paths import ROOT, TESTS
 
 import zerowiz
-from zerowiz.ui import sentences, show
-from zerowiz.ui.text import gpus, seconds, size_of
+from zerowiz.ui import remedies, show
+from zerowiz.ui.text import gpus, size_of
 
 ONE = ("plan", "--model", "7b", "--machine", "8xH100-80GB-SXM")
 OTHER = ("--compare", "--machine", "4xA100-80GB-SXM")
@@ -71,7 +71,7 @@ def test_two_configs_are_compared(here: Run, folder: Path) -> None:
     result = here(*ONE, "--config", "two.json", "--compare", "--config", "three.json")
     assert 0 == result.code, result.stderr
     chosen = next(line for line in result.stdout.splitlines() if line.startswith("chosen"))
-    assert ["chosen", "zero2", "zero3"] == chosen.split()
+    assert ["chosen", "ZeRO-2", "ZeRO-3"] == chosen.split()
 
 
 def test_both_are_for_the_script_that_stands_behind_the_options(here: Run, folder: Path) -> None:
@@ -191,9 +191,10 @@ def test_a_drawing_of_the_documents_is_current(
         monkeypatch.setenv(variable, value)
     words = dict(DRAWN[name])
     planned, screen = zerowiz.plan(str(words.pop("machine")), **words), Screen()  # type: ignore[arg-type]
-    learning = sentences.learning(planned.decided.resolved.learning)
-    decision = planned.decided.decision
-    show.plan(decision, planned.remedies, screen, learning)
+    decision, resolved = planned.decided.decision, planned.decided.resolved
+    show.plan(decision, screen, assumed=resolved.assumed)
+    if planned.remedies:
+        remedies.table(planned.remedies, screen)
     job = decision.job
     made = as_svg(f"{job.model.name} on {gpus(job.machine)}", screen.getvalue(), 80)
     assert not set(re.findall(r"https?://[^\s\"]+", made)) - {"http://www.w3.org/2000/svg"}
@@ -254,8 +255,8 @@ def test_a_pasted_remedy_leads_to_what_it_says(here: Run, words: Sequence[str]) 
         figures |= {"strategy": plan["chosen"]}
         assert figures == {name: remedy[name] for name in figures}, (words, hint)
         assert size_of(remedy["device_bytes"], remedy["budget_bytes"]) in hint
-        step_seconds = chosen["step_seconds"]
-        assert step_seconds is None or f"{seconds(step_seconds)} s a step" in hint
+        rate = chosen["tokens_per_s"]
+        assert rate is None or f", {rate:,.0f} tokens/s" in hint
 
 
 def test_what_nothing_helps_says_so(here: Run, folder: Path) -> None:

@@ -13,6 +13,8 @@ from cli.harness import CTRL_C, DOWN, ENTER, ESCAPE, HF_IN_CODE, Open, Run, Term
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, read_reports
 
+from zerowiz.core.strategies import STRATEGIES
+
 MACHINE, SCRIPT, MODEL = "Plan for which machine?", "Which training script?", "Which model?"
 LAUNCH, REFUSED = "Launch now?", "What do you want to do?"
 COPIED = {"train_hf.py", "corpus.txt", "model", "portable_checkpoint"}
@@ -208,6 +210,13 @@ def test_enter_alone_leads_from_an_empty_folder_to_a_job_that_trains(
 JOB = ("plan", "--machine", "2xH200", "--model", "1b", "--global-batch", "64")
 
 
+NAMES = {strategy.name: strategy.short_words for strategy in STRATEGIES}
+
+
+def split_of(step: dict[str, object]) -> str:
+    return f"{step['micro_batch']} x {step['accumulation_steps']}"
+
+
 def table_below(text: str, words: str) -> list[list[str]]:
     """The rows of the table that follows a line with these words."""
     after = text[text.index(words) :].splitlines()
@@ -216,7 +225,7 @@ def table_below(text: str, words: str) -> list[list[str]]:
     for line in after[head + 1 :]:
         if not line or line.startswith(("Why", "*")):
             break
-        rows.append(line.split())
+        rows.append(re.split(r" {2,}", line.strip()))
     return rows
 
 
@@ -229,11 +238,11 @@ def test_the_front_and_the_reason_of_the_choice_are_shown(here: Run) -> None:
     chosen = [row for row in rows if row[-1] == "chosen"]
     choice = content["choice"]
     assert 1 == len(chosen)
-    assert [choice["strategy"], str(choice["micro_batch"]), "x"] == chosen[0][:3]
+    assert [NAMES[choice["strategy"]], split_of(choice)] == chosen[0][:2]
     assert re.search(r"^Why {6}\S", text, re.MULTILINE)
     front = content["candidates"]["pareto"]
     assert content["choice"] in front
-    assert [[each["strategy"], str(each["micro_batch"])] for each in front] == [
+    assert [[NAMES[each["strategy"]], split_of(each)] for each in front] == [
         row[:2] for row in rows
     ]
     assert len({tuple(row[:5]) for row in rows}) == len(rows)
@@ -278,10 +287,10 @@ NO_CANDIDATE = "no candidate is certain to fit"
         (ON_CPU, "has no speeds for a CPU, so the flowchart chooses"),
         (TIGHT, f"{NO_CANDIDATE}, so the flowchart chooses"),
         # Where a stage was asked for, no flowchart is said to choose.
-        ((*OF_STAGE_2, "--no-gradient-checkpointing"), f"Search {NO_CANDIDATE}$"),
+        ((*OF_STAGE_2, "--no-gradient-checkpointing"), f"Search {NO_CANDIDATE} next: "),
         (("--machine", "RTX4090", "--model", "70b"), rf"Chosen none: .*Search {NO_CANDIDATE}$"),
         (ON_8, r"Why it is the fastest of \d+ candidates that fit; the next, ZeRO-2, "),
-        (ON_4, "Why it is the only candidate that is certain to fit$"),
+        (ON_4, "Why it is the only candidate that is certain to fit next: "),
         (ON_ONE, "Why ZeRO-1 2 x 16 is as fast: within 5 % zerowiz takes the simplest"),
         (
             ON_ANY_HOST,
@@ -295,7 +304,7 @@ NO_CANDIDATE = "no candidate is certain to fit"
     ],
 )
 def test_the_fastest_says_why_it_was_chosen(here: Run, words: tuple[str, ...], shown: str) -> None:
-    text = here("plan", *words, "--objective", "fastest").stdout
+    text = here("plan", "--verbose", *words, "--objective", "fastest").stdout
     assert re.search(shown, " ".join(text.split()))
 
 
@@ -311,7 +320,7 @@ def test_the_limits_of_each_strategy_are_a_table(
     rows = {row[0]: row[1:] for row in table_below(text, "The largest micro-batch")}
     for limit in content["limits"]:
         recomputes = limit["gradient_checkpointing"]
-        batch, tokens = rows[limit["strategy"]][recomputes], rows[limit["strategy"]][2 + recomputes]
+        batch, tokens = rows[NAMES[limit["strategy"]]][recomputes::2]
         assert str(limit["micro_batch"] or "-") == batch
         assert str(limit["sequence_tokens"] or "-") == tokens.removesuffix("*")
         assert limit["by_positions"] is tokens.endswith("*")

@@ -578,7 +578,7 @@ def test_a_wait_for_the_hub_is_shown_while_it_lasts(
     person.wait_for("reading config.json of `someone/slow`  0:0")
     assert 0 == person.end()
     assert "reading" not in person.text
-    assert "Chosen" in person.text
+    assert "recommended" in person.text
 
     assert 0 == program.end()
     assert b"reading" not in program.received

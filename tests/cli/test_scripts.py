@@ -291,7 +291,7 @@ CASES = {
         LOADED,
         ("plan", *SMALL, "--bf16", "True"),
         0,
-        ["sequences, 2048 tokens each, bf16, fp32 optimizer states"],
+        ["sequences, 2048 tokens each, bf16, fp32 states"],
         [LOADS_16_BIT, "put `--bf16`"],
     ),
     "one CPU rank": Case(
@@ -306,7 +306,7 @@ CASES = {
         0,
         [
             "note: `torch.randn(64, 16)` in train.py line 11 makes floats, which nothing casts to 16 bits,",
-            "64 tokens each, fp32, fp32 optimizer states",
+            "64 tokens each, fp32, fp32 states",
         ],
         ["PF119"],
     ),
@@ -606,7 +606,8 @@ def test_what_is_said_of_a_script_and_of_a_file(here: Run, folder: Path, name: s
     (folder / ("my.yml" if "my.yml" in words else "train.py")).write_text(text, encoding="utf-8")
     if "mine.json" in words:
         (folder / "mine.json").write_text(MINE)
-    result = here(*words)
+    verbose = ("--verbose",) if words[0] == "plan" else ()
+    result = here(words[0], *verbose, *words[1:])
     shown = " ".join(f"{result.stdout} {result.stderr}".replace("\\\n", "").split())
     assert code == result.code, shown
     assert [] == [line for line in said if line not in shown], shown
@@ -638,7 +639,7 @@ def test_a_plan_says_that_a_launch_refuses_its_script(
 
 
 def test_ranks_on_the_cpu_are_counted_as_such(here: Run) -> None:
-    two = here("plan", *CPU)
+    two = here("plan", "--verbose", *CPU)
     assert "Machine  2 CPU ranks (this host)" in two.stdout
     # A small model is not "0.1 GiB, 0.1 to 0.1".
     assert re.search(r"torch allocates \d+ MiB, \d+ to \d+ on any rank", two.stdout)
@@ -727,7 +728,7 @@ def test_a_file_of_llama_factory_says_its_job_and_how_to_start_it(here: Run, yam
 
 
 @pytest.mark.parametrize(
-    "command", [("plan",), ("launch", "--dry-run", "--yes"), ("init", "--yes")], ids=" ".join
+    "command", [("plan", "-v"), ("launch", "--dry-run", "--yes"), ("init", "--yes")], ids=" ".join
 )
 def test_the_optimizer_that_nobody_made_is_said_with_the_config_that_has_another(
     here: Run, folder: Path, command: tuple[str, ...]

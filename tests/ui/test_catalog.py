@@ -106,7 +106,7 @@ def test_a_narrow_terminal_has_no_line_that_is_wider() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "left"),
-    [(160, []), (80, ["(step)"]), (60, ["needs", "headroom", "step", "(step)"])],
+    [(160, []), (80, ["(step)"]), (60, ["needs", "headroom", "(step)"])],
 )
 def test_the_legend_explains_what_is_shown_and_names_what_is_not(
     monkeypatch: pytest.MonkeyPatch, columns: int, left: list[str]

@@ -29,7 +29,7 @@ def said(end: JobEnd) -> str:
     ],
 )
 def test_the_signal_is_named_that_killed_a_rank(status: int, cause: Cause, expected: str) -> None:
-    assert f"attempt 2 (zero2) {expected}" == said(JobEnd(status=status, cause=cause)).strip()
+    assert f"attempt 2 (ZeRO-2) {expected}" == said(JobEnd(status=status, cause=cause)).strip()
 
 
 @pytest.mark.parametrize(

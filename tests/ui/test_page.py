@@ -20,7 +20,7 @@ from zerowiz.probe.package_data import read_page_files
 from zerowiz.ui import page as document
 from zerowiz.ui import sentences
 from zerowiz.ui.page import values_of
-from zerowiz.ui.text import bare_gib, seconds
+from zerowiz.ui.text import bare_gib
 
 LARGEST_BYTES = 300_000
 MODELS = Path(__file__).parents[1] / "models"
@@ -215,12 +215,12 @@ def test_a_slider_shows_what_a_plan_with_those_settings_says(
     said = other.to_dict()["strategies"]
     assert isinstance(said, list)
     expected = {
-        each["name"]: [
+        strategy.short_words: [
             bare_gib(each["gpu"]["device_bytes"]),
             bare_gib(each["gpu"]["headroom_bytes"]),
-            seconds(each["step_seconds"]) if each["step_seconds"] else "-",
+            f"{each['tokens_per_s']:,.0f}" if each["tokens_per_s"] else "-",
         ]
-        for each in said
+        for each, strategy in zip(said, STRATEGIES, strict=True)
     }
     rows = shown_strategies(page_of(case), place)
     assert expected == {name: [row[0], row[1], row[3]] for name, row in rows.items()}
@@ -258,7 +258,7 @@ def test_every_colour_of_a_page_can_be_read(theme: Mapping[str, str]) -> None:
 
 def test_every_strategy_stands_in_every_picture(text: str) -> None:
     for strategy in STRATEGIES:
-        assert 3 <= text.count(f">{strategy.name}<"), strategy.name
+        assert 3 <= text.count(f">{strategy.short_words}<"), strategy.name
 
 
 def test_what_is_typed_is_code_or_has_no_marks() -> None:

@@ -33,7 +33,7 @@ from zerowiz.errors import LostEdit, PreflightError
 from zerowiz.probe.machine.host import cpu_machine, read_host, with_number_formats
 from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui import machine
-from zerowiz.ui.reporter import TerminalLaunchReporter, TerminalReporter
+from zerowiz.ui.reporter import TerminalLaunchReporter
 
 DECISION = decide(
     Job(
@@ -119,17 +119,6 @@ def test_where_nobody_reads_nothing_ends(say: Say, monkeypatch: pytest.MonkeyPat
 def test_results_alone_stand_on_stdout(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     say(TerminalLaunchReporter())
     assert "" == capsys.readouterr().out
-
-
-def test_a_launch_shows_the_flowchart_without_the_table(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    TerminalReporter(with_table=False).decision(DECISION, ())
-    flowchart = capsys.readouterr().err
-    TerminalReporter().decision(DECISION, ())
-    whole = capsys.readouterr().err
-    assert whole.startswith(flowchart)
-    assert "Sizes in GiB" in whole.removeprefix(flowchart)
 
 
 def test_python_code_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ JOB = Job(
 
 def shown(job: Job) -> str:
     stream = TerminalStream()
-    show.plan(decide(job, Constraints()), (), stream)
+    show.whole_plan(decide(job, Constraints()), stream)
     return stream.getvalue()
 
 

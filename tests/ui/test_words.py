@@ -17,7 +17,7 @@ from ui.streams import TerminalStream
 
 from zerowiz.cli.commands import COMMANDS, build_app
 from zerowiz.core.command_words import flags
-from zerowiz.core.decision.evaluate import Verdict, evaluate
+from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
 from zerowiz.core.decision.job import Job, Uncounted
 from zerowiz.core.decision.questions import QUESTIONS, AnswerKind
@@ -180,12 +180,6 @@ def test_where_nothing_fits_a_cpu_rank_is_not_called_a_gpu(here: Run) -> None:
     assert "GPU" not in result.problem
 
 
-def test_each_verdict_has_a_sign_of_its_own_beside_its_word() -> None:
-    signs = {sentences.VERDICTS[verdict].split()[0] for verdict in Verdict}
-    assert len(Verdict) == len(signs)
-    assert not [sign for sign in signs if sign.isalpha() and sign != "x"]
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "unknown"), ("TERM", "")]
 )
@@ -294,7 +288,6 @@ def test_every_reason_question_verdict_link_assumption_and_gap_has_words() -> No
     words = [
         *map(sentences.reason, Reason),
         *(sentences.question(each, None) for each in FlowchartQuestion),
-        *(sentences.VERDICTS[verdict] for verdict in Verdict),
         *(sentences.link(Interconnect(link_class=link)) for link in LinkClass),
         *map(sentences.assumption, Assumption),
         *map(sentences.uncounted, Uncounted),

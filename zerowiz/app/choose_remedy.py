@@ -252,7 +252,7 @@ class Remedying:
         return after
 
     def _show(self, plan: Plan) -> None:
-        learning = sentences.learning_in_short(plan.resolved.learning)
+        learning = sentences.learning(plan.resolved.learning)
         self._reporter.decision(plan.decision, _listed(plan), learning)
 
     def _undone(self) -> tuple[Plan, Machine]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from zerowiz.app.machines.machine import complete, find_machine, is_here, state_links
 from zerowiz.app.options import Options, with_plain
@@ -30,10 +30,10 @@ from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import ScriptRun, can_be_given, check_method, facts_of
-from zerowiz.core.settings import Change
+from zerowiz.core.settings import Change, Origin
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
-from zerowiz.core.workload import SETTINGS, Integration, Loss, Workload
+from zerowiz.core.workload import SETTINGS, Integration, Loss, Method, Workload
 from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.output_folder import find_persons_configs
@@ -121,11 +121,15 @@ def refuse_strategy(resolved: ResolvedJob, strategy: Strategy) -> None:
 
 # Find what would help a plan, each change as it would be if it were typed.
 
+_IN_4_BITS = "quantization_config=BitsAndBytesConfig(load_in_4bit=True)"
 # What a script has to do for a setting that it neither shows nor takes.
 _EDITS: Mapping[tuple[str, object], str] = {
     **{("loss", loss.value): _(row.edit) for loss, row in LOSS_ROWS.items() if row.edit},
     ("attention", "sdpa"): _('load the model with `attn_implementation="sdpa"`'),
 }
+
+
+_UNSAID = frozenset({Origin.DEFAULT, Origin.DETECTED, Origin.CHOSEN})
 
 
 class RemedyFinder:
@@ -151,12 +155,20 @@ class RemedyFinder:
             models=read_known_models,
             complete=self._complete,
             typed=self._typed,
+            kept=frozenset(self._kept()),
         )
         takeable = tuple(map(self._with_batch, find_remedies(decision, scope)))
         if self.script is None:
             return takeable
         edits = (replace(e, edit=self._edit(e)) for e in find_edits(decision, scope))
         return (*takeable, *edits)
+
+    def _kept(self) -> Iterator[str]:
+        """The settings that somebody said, in options, a config or the script."""
+        for value in self.resolved.values:
+            if value.value is not None and value.origin not in _UNSAID:
+                yield value.name
+        yield from (name for name, value in structs.asdict(self.options).items() if value)
 
     def _with_batch(self, remedy: Remedy) -> Remedy:
         """The remedy with the script's global batch on its GPUs, where no option states one."""
@@ -244,14 +256,17 @@ class RemedyFinder:
 
     def _edit_of(self, name: str, value: int | str | bool, path: str) -> str:
         """What to change in the script for one setting."""
-        trains_adapters = self.script is not None and self.script.facts.trains_adapters
+        facts = facts_of(self.script)
+        trains_adapters = facts is not None and facts.trains_adapters
+        loads = f"`{path}`" if facts is None else facts.where(facts.model.line)
         by_call = self.resolved.handover.integration is not Integration.HF
         if name == "method" and not trains_adapters:
             return _("wrap the model with peft in `{path}`", path=path)
         if name == "gradient_checkpointing" and by_call:
             return _("call `model.gradient_checkpointing_enable()` in `{path}`", path=path)
-        if name == "model":
-            return _("load `{value}` in `{path}`", value=value, path=path)
+        if name == "model" or value == Method.QLORA:
+            what = f"`{value}`" if name == "model" else _("with `{code}`", code=_IN_4_BITS)
+            return _("load {what} in {where}", what=what, where=loads)
         try:
             self._request({name: value})
         except ZerowizError as error:

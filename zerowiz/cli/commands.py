@@ -134,7 +134,8 @@ def _show_refusal(error: NothingFitsError) -> None:
     from zerowiz.ui import remedies, show, text  # noqa: PLC0415 - as above
     from zerowiz.ui.text import Screen  # noqa: PLC0415 - as above
 
-    if not isinstance(error, NoStrategyError) or not error.plan.remedies:
+    # A log keeps the form of every error.
+    if not isinstance(error, NoStrategyError) or not error.plan.remedies or not sys.stderr.isatty():
         _show_error(error.message, error.hints)
         return
     plan, script = error.plan, error.plan.script

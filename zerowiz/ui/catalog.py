@@ -80,7 +80,7 @@ def _table(offered: Offers, stream: TextIO) -> tuple[str, ...]:
     rows = [
         (
             offer.candidate.name + ("*" if offer.assumes_network else ""),
-            offer.chosen.strategy.name,
+            _(offer.chosen.strategy.short_words),
             sentences.verdict(offer.chosen),
             bare_gib(offer.chosen.device_bytes),
             bare_gib(offer.chosen.headroom_bytes),
@@ -275,9 +275,10 @@ def _what(planned: PlannedRun) -> str:
     if planned.price_per_hour is not None:
         price = money(planned.price_per_hour)
         trained += _(", at {price} an hour for the whole machine", price=price)
-    runs = {strategy.evaluated.strategy.name: strategy.run for strategy in planned.strategies}
-    chosen = runs.get(planned.chosen or "")
-    if chosen is None:
+    runs = {each.evaluated.strategy.name: each for each in planned.strategies}
+    led = runs.get(planned.chosen or "")
+    chosen = None if led is None else led.run
+    if led is None or chosen is None:
         why = (
             ""
             if planned.why_untimed is None
@@ -289,14 +290,14 @@ def _what(planned: PlannedRun) -> str:
     return _(
         "{trained}: {chosen} takes {expected_hours}{costs}",
         trained=trained,
-        chosen=planned.chosen,
+        chosen=_(led.evaluated.strategy.short_words),
         expected_hours=hours(chosen.expected_hours),
         costs=costs,
     )
 
 
 def _row(strategy_run: StrategyRun, *, priced: bool) -> tuple[str, ...]:
-    name, predicted = strategy_run.evaluated.strategy.name, strategy_run.run
+    name, predicted = _(strategy_run.evaluated.strategy.short_words), strategy_run.run
     if predicted is None:
         return (name, *[_UNKNOWN] * (5 if priced else 3))
     bounds = _(

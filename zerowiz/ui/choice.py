@@ -205,7 +205,7 @@ def search(searched: Search, asked: Objective, stream: TextIO) -> None:
 def _row(candidate: Candidate, *, is_chosen: bool, names_kernels: bool) -> tuple[str, ...]:
     time, step = candidate.evaluated.step_time, candidate.workload
     return (
-        candidate.strategy.name,
+        _(candidate.strategy.short_words),
         split_of(step),
         _("yes") if step.gradient_checkpointing else _("no"),
         *([f"{step.attention} {step.loss}"] if names_kernels else []),
@@ -322,7 +322,7 @@ def limits(largest: Sequence[Limit], job: Job, stream: TextIO) -> None:
     )
     rows = [
         (
-            plain.strategy.name,
+            _(plain.strategy.short_words),
             *(str(limit.micro_batch or "-") for limit in (plain, recomputed)),
             *(
                 f"{limit.sequence_tokens or '-'}{'*' if limit.by_positions else ''}"

@@ -55,7 +55,7 @@ def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> Non
     sentence = _(
         "attempt {number} ({strategy}) ended with status {status}: {why}",
         number=number,
-        strategy=strategy.name,
+        strategy=_(strategy.short_words),
         status=end.status,
         why=_why(end),
     )
@@ -103,7 +103,7 @@ def following(strategy: Strategy, resume: Resume, number: int, stream: TextIO) -
     words = _(
         "attempt {number}: {strategy}, at the same global batch; the script",
         number=number,
-        strategy=strategy.name,
+        strategy=_(strategy.short_words),
     )
     say(stream, "", f"{words} {_RESUMES_FROM[resume.resume_from]}{where}", "")
 

@@ -98,7 +98,7 @@ def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
         stream,
         _(
             "{strategy}: {steps} of {wanted_steps} optimizer steps",
-            strategy=run.planned.strategy.name,
+            strategy=_(run.planned.strategy.short_words),
             steps=run.steps,
             wanted_steps=run.wanted_steps,
         ),

@@ -24,7 +24,18 @@ from zerowiz.ui.pictures import (
     widest_bytes,
 )
 from zerowiz.ui.remedies import hint
-from zerowiz.ui.text import Colour, bare_gib, escape, gib, gpus, on_device, seconds, size_of
+from zerowiz.ui.text import (
+    Colour,
+    bare_gib,
+    escape,
+    gib,
+    gpus,
+    on_device,
+    rate_of,
+    rate_unit,
+    seconds,
+    size_of,
+)
 
 # The colours of the page, its tables, and the values that its sliders exchange.
 
@@ -297,7 +308,7 @@ def _row(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: S
     shapes = bar(decision, evaluated, scale, slots)
     needs = slots.text("span", f"{bare_gib(evaluated.device_bytes)} GiB", 'class="number"')
     return (
-        f'{opened}<span class="name">{evaluated.strategy.name}</span>'
+        f'{opened}<span class="name">{_(evaluated.strategy.short_words)}</span>'
         f'<svg class="bar" width="100%" height="22" aria-hidden="true">{shapes}</svg>{needs}</div>'
     )
 
@@ -387,7 +398,7 @@ def _table_row(
     sizes = parts(decision.job, evaluated)
     cells = "".join(slots.text("td", bare_gib(sizes.get(part, 0))) for part in shown)
     total = slots.text("td", bare_gib(evaluated.device_bytes))
-    return f'<tr><th scope="row">{evaluated.strategy.name}</th>{cells}{total}</tr>'
+    return f'<tr><th scope="row">{_(evaluated.strategy.short_words)}</th>{cells}{total}</tr>'
 
 
 def budget_words(decision: Decision) -> str:
@@ -398,32 +409,33 @@ def budget_words(decision: Decision) -> str:
 
 # Write every strategy as a row of a table: what people decide by.
 
-_HEADINGS = ("strategy", "needs", "headroom", "host", "time", N_("bounds of it"), "verdict")
-_MORE = frozenset({"host", "bounds of it"})
+_MORE = frozenset({N_("host"), N_("s a step")})
 
 
 def strategy_numbers(decision: Decision, slots: Slots) -> str:
     """The chosen one is marked by a word too."""
     rows = "".join(_strategy_row(decision, evaluated, slots) for evaluated in decision.evaluated)
     caption = _("Sizes in GiB of each GPU, and of a node's host; times of a step in seconds")
-    return table(on_device(caption, decision.job.machine), _HEADINGS, rows, _MORE)
+    rate = rate_unit(decision.job)
+    headings = ("strategy", "needs", "free", "host", rate, "s a step", "verdict")
+    return table(on_device(caption, decision.job.machine), headings, rows, _MORE)
 
 
 def _strategy_row(decision: Decision, evaluated: StrategyEstimate, slots: Slots) -> str:
     is_chosen = evaluated is decision.chosen
     host = bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-"
-    time = evaluated.step_time
+    kind = "" if evaluated.is_host_unknown else VERDICTS[evaluated.verdict]
     return (
         slots.opened("tr", kind="chosen" if is_chosen else "")
-        + f'<th scope="row">{evaluated.strategy.name}'
+        + f'<th scope="row">{_(evaluated.strategy.short_words)}'
         + slots.text("span", _(", chosen") if is_chosen else "")
         + "</th>"
         + slots.text("td", bare_gib(evaluated.device_bytes))
         + slots.text("td", bare_gib(evaluated.headroom_bytes))
         + slots.text("td", host, "class=more")
-        + slots.text("td", "-" if time is None else seconds(time.expected_seconds))
+        + slots.text("td", rate_of(evaluated.step_time))
         + slots.text("td", bounds(evaluated), "class=more")
-        + slots.text("td", sentences.verdict(evaluated), kind=VERDICTS[evaluated.verdict])
+        + slots.text("td", sentences.verdict(evaluated), kind=kind)
         + "</tr>"
     )
 
@@ -443,8 +455,8 @@ def bounds(evaluated: StrategyEstimate) -> str:
 # Write what changes from plan to plan: the answer, its flowchart, its pictures and its tables.
 
 
-def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
-    """The parts of the page that a slider changes.
+def body(cell: GridCell, drawn: Decision, slots: Slots) -> tuple[str, str]:
+    """The parts of the page that a slider changes: the answer, and what it comes from.
 
     Args:
         cell: The settings, and what they lead to.
@@ -453,7 +465,7 @@ def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
     """
     text = slots.text("p", answer(cell), 'id="answer" role="status"', kind=answer_kind(cell))
     reasons = slots.text("p", why(cell))
-    parts = [section("answer", _("Answer"), text + reasons)]
+    answered, parts = section("answer", _("Answer"), text + reasons), []
     contents: Mapping[str, tuple[str, Callable[[Decision, Slots], str]]] = {
         "flowchart": (_("Flowchart"), steps),
         "memory": (on_device(_("Memory of each GPU"), drawn.job.machine), _memory),
@@ -463,7 +475,7 @@ def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
     for part, (title, write) in contents.items():
         opened = slots.opened("section", f'id="{part}" aria-labelledby="h-{part}"', kind=kind)
         parts.append(section(part, title, write(drawn, slots), opened))
-    return "".join(parts)
+    return answered, "".join(parts)
 
 
 def _memory(drawn: Decision, slots: Slots) -> str:
@@ -559,7 +571,8 @@ def write(
     job = decision.job
     title = escape(_("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)))
     slots = Slots()
-    drawn = body(grid.own, decision, slots)
+    answered, drawn = body(grid.own, decision, slots)
+    helps = [hint(remedy) for remedy in remedies]
     joined = f"<p>{escape(sentences.links(job.machine))}</p>"
     planned_by = _(
         "Planned by zerowiz {version}. Memory and times are predicted; nothing was measured for"
@@ -576,9 +589,9 @@ def write(
             f"<header><h1>{title}</h1>",
             '<button type="button" id="theme" aria-pressed="false" hidden>',
             f"{_('Dark')}</button></header>",
-            f"<main>{_job(decision)}{_sliders(grid)}{drawn}",
+            f"<main>{answered}{_list('remedies', _('What would help the plan'), helps)}",
+            f"{_job(decision)}{_sliders(grid)}{drawn}",
             section("links", _("Links"), joined),
-            _list("remedies", _("What would help the plan"), [hint(remedy) for remedy in remedies]),
             _list("notes", _("What the plan assumes"), notes),
             f"</main><footer><p>{planned_by}</p></footer>",
             _data(grid, decision),
@@ -686,9 +699,9 @@ def _wrapped(content: str) -> str:
 
 
 def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
-    """The flowchart, every strategy, what each holds; what would help, where nothing fits."""
+    """The choice, what would help; the flowchart, every strategy, and what each holds."""
     slots = Slots(exchanged=False)
-    name = _("none") if decision.chosen is None else decision.chosen.strategy.name
+    name = _("none") if decision.chosen is None else _(decision.chosen.strategy.short_words)
     why = prose("; ".join(sentences.reasons(decision)))
     drawn = ""
     if decision.job.accounting is Accounting.REAL:
@@ -697,8 +710,8 @@ def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
     heading = f"<p>{_('What would help:')}</p>"
     return _wrapped(
         f"<p>{_('Chosen')}: <b>{escape(name)}</b>: {why}</p>"
-        f"{steps(decision, slots)}{strategy_numbers(decision, slots)}{drawn}"
         f"{heading + helps if helps else ''}"
+        f"{steps(decision, slots)}{strategy_numbers(decision, slots)}{drawn}"
     )
 
 

@@ -110,8 +110,11 @@ def _step(decision: Decision, step: FlowchartStep, *, is_last: bool) -> Iterator
 
 def flowchart_line(decision: Decision, columns: int) -> Picture:
     """The answers one behind the other: `DDP 133.2 no > NVLink yes > ZeRO-3 28.1 yes`."""
-    first, *others = _short_answers(decision)
-    return (*wrap([first, *((("> ", None), *other) for other in others)], " ", columns),)
+    answers = list(_short_answers(decision))
+    linked = (
+        answer if not place else (("> ", None), *answer) for place, answer in enumerate(answers)
+    )
+    return (*wrap(linked, " ", columns),) if answers else ()
 
 
 _FOUND: Mapping[FlowchartQuestion, str] = {
@@ -439,7 +442,7 @@ def strategy_lines(
     heading = title, _("needs"), _("free"), rate_unit(job) if is_timed else "", ""
     rows = [_strategy_cells(decision, group, is_timed=is_timed) for group in groups]
     named = [tuple((words, Colour.DIM) for words in heading), *rows]
-    lines = aligned(named, left={0, 4}, columns=columns, leaving=(2, 3))
+    lines, _kept = aligned(named, {0, 4}, columns, leaving=(2, 3))
     cells = min(columns - max(map(length, lines)) - 3, _MOST_BAR_CELLS)
     if columns >= _WITH_BARS_COLUMNS and cells >= _FEWEST_CELLS and not is_dumb():
         totals = [max(e.device_bytes for e in group) for group in groups]
@@ -481,8 +484,8 @@ def _strategy_cells(
     if len(group) > 1:
         name = _("offload ({count})", count=len(group))
         needs = _least_to_most(e.device_bytes for e in group)
-        if (best.headroom_bytes or 0) > 0:
-            free = _least_to_most(e.headroom_bytes for e in group if e.runs is best.runs)
+        if min(e.headroom_bytes or 0 for e in group) > 0:
+            free = _least_to_most(e.headroom_bytes for e in group)
         times = [e.step_time for e in group if e.step_time is not None]
         if rate not in {"", "-"} and times:
             rate = f"<{rate_of(min(times, key=lambda time: time.expected_seconds))}"

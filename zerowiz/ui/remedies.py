@@ -21,6 +21,7 @@ from zerowiz.ui.text import (
     columns_of,
     draw,
     fill_wide,
+    fold,
     gib,
     length,
     rate_of,
@@ -145,21 +146,29 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
         most_lines: How many lines there are for it; None for as many as it takes.
     """
     columns = columns_of(stream)
-    words = [options(remedy.change) for remedy in remedies]
-    heading = _("what to add"), _("strategy"), _("needs"), _unit(remedies)
-    # An option that is longer has a line of its own, above its row.
-    room = max(columns - _ROW_COLUMNS, cells(heading[0]))
-    rows: list[Line] = [tuple((word, Colour.DIM) for word in heading)]
-    for remedy, word in zip(remedies, words, strict=True):
-        need, have = bare_gib(remedy.device_bytes), bare_gib(remedy.budget_bytes)
-        led = _(_strategy(remedy).short_words), f"{need}/{have}", rate_of(remedy.step_time)
-        rows.append(
-            ((word if cells(word) <= room else "", Colour.LABEL), *((w, None) for w in led))
+    led = [
+        (
+            _(_strategy(remedy).short_words),
+            f"{bare_gib(remedy.device_bytes)}/{bare_gib(remedy.budget_bytes)}",
+            rate_of(remedy.step_time),
         )
-    first, *lines = aligned(rows, left={0, 1}, columns=columns)
-    drawn: list[Line] = [first]
+        for remedy in remedies
+    ]
+    heading = _("strategy"), _("needs"), _unit(remedies)
+    # An option that is longer has a line of its own, above its row.
+    widths = [max(map(cells, column)) + 2 for column in zip(heading, *led, strict=True)]
+    room = columns - sum(widths)
+    words = [options(remedy.change) for remedy in remedies]
+    rows = zip([_("what to add"), *words], [heading, *led], strict=True)
+    named: list[Line] = [
+        tuple((cell, None) for cell in (word if cells(word) <= room else "", *others))
+        for word, others in rows
+    ]
+    (first, *lines), _kept = aligned(named, {0, 1}, columns)
+    drawn: list[Line] = [tuple((words, Colour.DIM) for words, _ in first)]
     for place, (remedy, word, line) in enumerate(zip(remedies, words, lines, strict=True)):
-        block = _block(remedy, word if cells(word) > room else "", line, columns)
+        above = fold(word, stream, hang=4).split("\n") if cells(word) > room else []
+        block = [*(((part, None),) for part in above), *_block(remedy, line, columns)]
         left = None if most_lines is None else most_lines - len(drawn) - len(block)
         if left is not None and left < (place < len(remedies) - 1):
             more = _("{count} more: `$verbose` shows them", count=len(remedies) - place)
@@ -169,21 +178,16 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
     draw(tuple(drawn), stream)
 
 
-# Of a row of the table, beside what to add: strategy, needs, speed.
-_ROW_COLUMNS = 36
-
-
-def _block(remedy: Remedy, above: str, line: Line, columns: int) -> list[Line]:
-    """The lines of one remedy: its row, and what it costs behind or below it."""
+def _block(remedy: Remedy, line: Line, columns: int) -> list[Line]:
+    """A row, and what its remedy costs behind or below it."""
     verdict = {Verdict.TIGHT: _("tight"), Verdict.UNCERTAIN: _("may fit")}
     edit = [] if remedy.edit is None else [_("first {edit}", edit=remedy.edit)]
     costs = spell("; ".join([*filter(None, [verdict.get(remedy.verdict)]), *_costs(remedy), *edit]))
-    block: list[Line] = [((above, Colour.LABEL),)] if above else []
     if not costs:
-        return [*block, line]
+        return [line]
     if length(line) + 2 + cells(costs) <= columns:
-        return [*block, (*line, ("  ", None), (costs, Colour.DIM))]
-    return [*block, line, *(((part, Colour.DIM),) for part in fill_wide(costs, columns, *_INDENT))]
+        return [(*line, ("  ", None), (costs, Colour.DIM))]
+    return [line, *(((part, Colour.DIM),) for part in fill_wide(costs, columns, *_INDENT))]
 
 
 _INDENT = "    ", "    "

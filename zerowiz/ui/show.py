@@ -256,7 +256,7 @@ def plan(
     """
     job = decision.job
     machine, model = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
-    both = f"{machine} · {model}"
+    both = f"{machine}; {model}"
     fits = cells(both) <= columns_of(stream)
     _say(decision, stream, *([both] if fits else [machine, model]), hang=_HANG)
     answers(decision, stream, learning)
@@ -281,8 +281,10 @@ def _assumed(job: Job, clause: str) -> str:
 def answers(decision: Decision, stream: TextIO, learning: str) -> None:
     """The step, the answers of the flowchart, every strategy, and the choice."""
     job = decision.job
-    settings = listing([*_settings(job), *([learning] if learning else [])])
-    _say(decision, stream, _split(job), settings, hang=_HANG)
+    parts = [listing(_settings(job)), *([learning] if learning else [])]
+    both = listing(parts)
+    fits = cells(both) <= columns_of(stream)
+    _say(decision, stream, _split(job), *([both] if fits else parts), hang=_HANG)
     draw(pictures.flowchart_line(decision, columns_of(stream)), stream)
     _say(decision, stream, *sentences.remarks(decision), "", hang=_HANG)
     strategies(decision, stream)

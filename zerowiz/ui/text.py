@@ -8,14 +8,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, TextIO
+from itertools import zip_longest
+from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.translation import N_, _, listing
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
     from zerowiz.core.decision.job import Job
     from zerowiz.core.findings import Severity
     from zerowiz.core.machine.types import Machine
@@ -339,7 +337,7 @@ def notes(texts: Sequence[str], stream: TextIO, lines: int | None) -> int:
             note(_("{count} more: `$verbose` shows them", count=place), screen)
         for text in texts[place:]:
             note(text, screen)
-        if lines is None or screen.lines <= lines:
+        if lines is None or not stream.isatty() or screen.lines <= lines:
             break
     screen.show()
     return screen.lines
@@ -379,30 +377,34 @@ def wrap(entries: Iterable[Line], gap: str, columns: int) -> Iterator[Line]:
 
 
 def aligned(
-    rows: Sequence[Line], left: Container[int], columns: int, leaving: Sequence[int] = ()
-) -> list[Line]:
-    """The rows with their cells below each other, two spaces between them; empty columns leave.
+    rows: Sequence[Line], left: Container[int], columns: int | None, leaving: Sequence[int] = ()
+) -> tuple[list[Line], list[int]]:
+    """The rows with their cells below each other, and the columns that are kept: no empty ones.
+
+    Where they are wider than they may be, columns leave.
 
     Args:
         rows: Of each its cells, as many in all.
         left: The columns whose cells begin below each other; those of the others end so.
-        columns: How wide a row may be.
+        columns: How wide a row may be; None for as wide as it is.
         leaving: Columns that can be done without, in the order in which they leave.
     """
     widths = [max(cells(words) for words, _ in column) for column in zip(*rows, strict=True)]
     kept = [place for place, width in enumerate(widths) if width]
+    room = sum(widths) + 2 * len(widths) if columns is None else columns
     for gone in leaving:
-        if gone in kept and sum(widths[place] + 2 for place in kept) - 2 > columns:
+        if gone in kept and sum(widths[place] + 1 for place in kept) - 1 > room:
             kept.remove(gone)
+    gap = "  " if sum(widths[place] + 2 for place in kept) - 2 <= room else " "
     lines: list[Line] = []
     for row in rows:
         spans: list[Span] = []
         for place in kept:
             words, colour = row[place]
             filled = (pad if place in left else pad_left)(words, widths[place])
-            spans.append((f"  {filled}" if spans else filled, colour))
+            spans.append((f"{gap}{filled}" if spans else filled, colour))
         lines.append(tuple(spans))
-    return lines
+    return lines, kept
 
 
 def draw(picture: Picture, stream: TextIO) -> None:
@@ -424,9 +426,6 @@ def _painted(line: Line, *, coloured: bool) -> str:
 
 # Draw tables and folded lines on a terminal, a pipe or a file.
 
-# Tables of a file or a pipe are not cut to a terminal that is not there.
-_FILE_COLUMNS = 120
-
 _WORDS = frozenset(
     {
         *(N_("A verdict"), N_("B verdict"), N_("strategy"), N_("verdict"), N_("peak in")),
@@ -434,21 +433,8 @@ _WORDS = frozenset(
         *(N_("name"), N_("kernels"), N_("ckpt"), N_("setting"), N_("value"), N_("from"), ""),
     }
 )
-# The longest word of a label that may be folded.
-_LABEL_COLUMNS = len("checkpointing")
 # What is a sentence, and no number, may take several lines.
 _FOLDED = frozenset({"formula"})
-
-
-def _table(gap: int, headings: Sequence[str]) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
-    for heading in headings:
-        justify: Literal["left", "right"] = "left" if heading in _WORDS else "right"
-        table.add_column(_text(_(heading)), justify=justify, no_wrap=True)
-    return table
-
 
 Cell = str | tuple[str, Colour]
 """Words, in a colour where they have one."""
@@ -471,73 +457,54 @@ def show_rows(
         leaving: Headings of the columns that can be done without, in the order in which they leave.
     """
     room = columns(stream)
-    widths = [
-        max(cells(_(heading)), *(cells(_words(row[place])) for row in rows))
-        for place, heading in enumerate(headings)
-    ]
-    kept = list(range(len(headings)))
-    order = iter(leaving)
-    while room is not None and _columns(widths, kept, 1) > room:
-        gone = next(order, None)
-        if gone is None:
-            break
-        kept = [place for place in kept if headings[place] != gone]
-    natural = _columns(widths, kept, 2)
-    gap = 2 if room is None or natural <= room else 1
-    table = _table(gap, [headings[place] for place in kept])
-    if headings[kept[-1]] in _FOLDED:
-        table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
-    for row in rows:
-        table.add_row(*(_text(row[place]) for place in kept))
-    _print(table, stream, max(_FILE_COLUMNS, natural) if room is None else room)
+    places = [place for gone in leaving for place, name in enumerate(headings) if name == gone]
+    left = {place for place, heading in enumerate(headings) if heading in _WORDS}
+    named = [tuple((_(heading), None) for heading in headings), *(map(_line, rows))]
+    if headings[-1] in _FOLDED and room is not None:
+        # It has what the others leave of a line.
+        others, _kept = aligned([row[:-1] for row in named], left, None)
+        width = max(room - max(map(length, others)) - 2, _FEWEST_COLUMNS)
+        named = [folded for row in named for folded in _folded(row, width)]
+    lines, kept = aligned(named, left, room, places)
+    draw(tuple(lines), stream)
     return tuple(heading for place, heading in enumerate(headings) if place not in kept)
+
+
+_FEWEST_COLUMNS = 12
+
+
+def _line(row: Sequence[Cell]) -> Line:
+    """Cells as spans; what would steer a terminal is shown as `?`."""
+    spans = ((cell, None) if isinstance(cell, str) else cell for cell in row)
+    return tuple((plain(words), colour) for words, colour in spans)
+
+
+def _folded(row: Line, width: int) -> Iterator[Line]:
+    """The row, and below it what its last cell has more."""
+    *others, (words, colour) = row
+    first, *more = fill_wide(words, width) or [""]
+    yield (*others, (first, colour))
+    yield from ((*(("", None) for _ in others), (part, colour)) for part in more)
 
 
 def show_sides(
     stream: TextIO, headings: Sequence[str], rows: Sequence[tuple[str, str, str]]
 ) -> None:
     """A label and two texts in each row; a text that is long is folded in its column."""
-    table = _table(2, headings)
-    for column in table.columns:
-        column.justify, column.no_wrap, column.overflow = "left", False, "fold"
-    room = columns(stream) or _FILE_COLUMNS
-    table.columns[0].max_width = max(room // 3, _LABEL_COLUMNS)
-    for row in rows:
-        table.add_row(*map(_text, row))
-    _print(table, stream, room)
-
-
-def _columns(widths: Sequence[int], kept: Sequence[int], gap: int) -> int:
-    """What a table takes with these columns."""
-    return sum(widths[place] for place in kept) + gap * (len(kept) - 1)
-
-
-def _words(cell: Cell) -> str:
-    return plain(cell if isinstance(cell, str) else cell[0])
-
-
-def _text(cell: Cell) -> "Text":
-    from rich.text import Text
-
-    return Text(_words(cell), style="" if isinstance(cell, str) else cell[1].value)
-
-
-def _print(table: "Table", stream: TextIO, width: int) -> None:
-    from rich.console import Console
-
-    console = Console(
-        file=stream,
-        width=width,
-        # rich takes a dumb terminal for one of 80 columns unless it knows both.
-        height=1,
-        highlight=False,
-        color_system="auto" if is_coloured(stream) else None,
-        # rich before 14 takes an empty NO_COLOR for one that forbids them.
-        no_color=False,
-    )
-    with console.capture() as captured:
-        console.print(table)
-    stream.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
+    room = columns_of(stream) - max(cells(label) for label, *_ in rows) - 4
+    first = max(cells(text) for _, text, _ in rows)
+    second = max(cells(text) for *_, text in rows)
+    word = max(cells(word) for _, text, _ in rows for word in text.split())
+    first = min(first, max(room // 2, room - second, word))
+    lines: list[Line] = [tuple((heading, None) for heading in headings)]
+    for label, *texts in rows:
+        sides = [
+            fill_wide(text, width) or [""]
+            for text, width in zip(texts, (first, room - first), strict=True)
+        ]
+        for place, (one, other) in enumerate(zip_longest(*sides, fillvalue="")):
+            lines.append(((label if place == 0 else "", None), (one, None), (other, None)))
+    draw(tuple(aligned(lines, {0, 1, 2}, None)[0]), stream)
 
 
 def say(

@@ -86,6 +86,8 @@ class RemedyScope(Struct, frozen=True, kw_only=True):
     """What the options add to a machine of the table: the memory of its hosts."""
     typed: Typed = _by_itself
     """What a change leads to, if it is typed."""
+    kept: frozenset[str] = frozenset()
+    """The settings that somebody said."""
 
 
 # Other machines of the table.
@@ -369,8 +371,9 @@ def find_remedies(decision: Decision, scope: RemedyScope | None = None) -> tuple
         stays_unsure = chosen.interval is not None and chosen.interval.uncounted
         if roomier or chosen.verdict is Verdict.TIGHT or stays_unsure:
             return roomier
-    finder = _Finder(decision, scope or RemedyScope())
-    return worth_offering(finder.remedies(finder.find()))
+    scope = scope or RemedyScope()
+    finder = _Finder(decision, scope)
+    return worth_offering(finder.remedies(finder.find()), scope.kept)
 
 
 def find_edits(decision: Decision, scope: RemedyScope) -> tuple[Remedy, ...]:
@@ -385,4 +388,4 @@ def find_edits(decision: Decision, scope: RemedyScope) -> tuple[Remedy, ...]:
     free = RemedyScope(models=scope.models)
     finder = _Finder(decision, free)
     edits = finder.remedies(finder.find())
-    return worth_offering(edit for edit in edits if not scope.takes(edit.change))
+    return worth_offering((e for e in edits if not scope.takes(e.change)), scope.kept)

@@ -215,19 +215,26 @@ def _is_dominated(remedy: Remedy, by: Remedy) -> bool:
     return as_fast and (not same or len(by.change) <= len(remedy.change))
 
 
-def worth_offering(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
+def worth_offering(
+    remedies: Iterable[Remedy], kept: frozenset[str] = frozenset()
+) -> tuple[Remedy, ...]:
     """Those that no other one dominates, the cheapest first: in quality and money, then in time.
+
+    Those that cost anything of what somebody said stand last.
 
     Args:
         remedies: In the order in which they stay where nothing tells their costs apart.
+        kept: The settings that somebody said.
     """
-    kept: list[Remedy] = []
+    offered: list[Remedy] = []
     for remedy in remedies:
-        if any(_is_dominated(remedy, by) for by in kept):
+        if any(_is_dominated(remedy, by) for by in offered):
             continue
-        kept = [other for other in kept if not _is_dominated(other, remedy)]
-        kept.append(remedy)
-    return tuple(sorted(kept, key=price_of))
+        offered = [other for other in offered if not _is_dominated(other, remedy)]
+        offered.append(remedy)
+    costly = kept & _COSTS.keys()
+    offered.sort(key=lambda remedy: (not costly.isdisjoint(remedy.change), price_of(remedy)))
+    return tuple(offered)
 
 
 # A run that takes so many times as long is paid for like other hardware.
