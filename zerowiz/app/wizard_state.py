@@ -594,7 +594,9 @@ class Wizard:
             ZerowizError: An answer contradicts what was typed.
         """
         options, known = self._with_base(answers), self.known(answers)
-        values: dict[str, object] = {}
+        # One that nobody was asked for, so that there are few questions.
+        precision = known.get("precision")
+        values: dict[str, object] = {} if precision is None else {"precision": precision}
         for question in ALL_QUESTIONS:
             answer = answers.by_key.get(question.key)
             if answer is not None and is_relevant(question, known):
