@@ -474,7 +474,7 @@ def next_question(answers: Mapping[str, str | None]) -> Question | None:
 # `Launch now?` and what follows it is one of them.
 _MOST_QUESTIONS = 5
 # What has a default that is right for most, the one that is missed least first.
-_SPARED = ("goal", "method", "precision")
+_SPARED = ("goal", "precision", "method")
 
 
 def spare(
