@@ -5,7 +5,7 @@ from pathlib import Path
 from zerowiz.core import shell
 from zerowiz.core.job_end import FILE_NAME, AttemptSummary, RunSummary, measure_run, parse_record
 from zerowiz.core.structs import parse_json, replace
-from zerowiz.emit.processes import read_measured
+from zerowiz.emit.processes import is_gone, read_measured
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import read_named
 
@@ -60,4 +60,5 @@ def read_run(folder: Path) -> RunSummary:
 
 def _with_steps(attempt: AttemptSummary) -> AttemptSummary:
     reports = read_measured(Path(attempt.logs)).values()
-    return replace(attempt, measured=measure_run(reports, attempt.predicted.memory))
+    measured = measure_run(reports, attempt.predicted.memory)
+    return replace(attempt, is_gone=is_gone(Path(attempt.logs)), measured=measured)

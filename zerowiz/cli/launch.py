@@ -89,6 +89,9 @@ def launch(
             value="<seconds>",
         ),
     ] = 30,
+    verbose: Annotated[
+        bool, _run_option("--verbose", "-v", text="Show also what DeepSpeed's launcher says")
+    ] = False,
 ) -> None:
     """Plan, write the config, and run the script with deepspeed"""
     reporter = TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
@@ -96,6 +99,7 @@ def launch(
         supervise=supervise,
         policy=RestartPolicy(escalate=escalate, max_attempts=max_attempts),
         grace_seconds=grace_seconds,
+        verbose=verbose,
     )
     _check_options(options, how)
     prepared = prepare_launch(script, tuple(args or ()), options, how, reporter)

@@ -14,7 +14,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from zerowiz.core.job_end import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
-from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.launch.plan import PROGRESS_VARIABLE, LaunchPlan
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import write_held
 from zerowiz.emit.processes import (
@@ -438,6 +438,12 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
     sys.stdout.flush()
     sys.stderr.flush()
     program, *_rest = plan.argv
+    if PROGRESS_VARIABLE in plan.env:
+        # Ctrl-C reaches the ranks, and ends them: of the launcher it would only make a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Until rank 0 says more.
+        sys.stderr.write("zerowiz: starting DeepSpeed\r")
+        sys.stderr.flush()
     try:
         os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
     except OSError as error:
