@@ -158,7 +158,7 @@ MINE = json.dumps(
 )
 OF_LOOP = ("plan", *ON_GPUS, "--micro-batch", "2")
 TO_LOOP = (*LAUNCH, "1", "--micro-batch", "2")
-BY_ZEROWIZ = "Learning AdamW, weight decay 0, clipping 0 (zerowiz); lr"
+BY_ZEROWIZ = "AdamW, weight decay 0, clipping 0 (zerowiz); lr"
 CHANGES = ": the global batch"
 CASES = {
     # What stops a launch unless it is forced.

@@ -164,7 +164,7 @@ def test_what_cannot_be_seen_is_said_in_one_line_with_its_flags(here: Run, folde
     write(folder, "lora_yaml")
     result = here(*DRY_A100, "--model", "7b", "--micro-batch", "2", "train.py")
     assert ("lora", 16, "all-linear") == adapters(result)
-    (assumed,) = [line for line in result.stderr.splitlines() if "assumed" in line]
+    (assumed,) = [line for line in result.stderr.splitlines() if "note: assumed" in line]
     assert (
         "note: assumed 2048 tokens per sequence (`--seq-len`), adamw (`--optimizer`), adapters of"
         " rank 16 (`--lora-rank`), adapters on all-linear (`--lora-target-modules`)"
