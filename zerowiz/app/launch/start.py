@@ -28,7 +28,6 @@ from zerowiz.core.launch.job_nodes import (
 )
 from zerowiz.core.launch.plan import (
     PROGRESS_VARIABLE,
-    QUIET_LAUNCHER,
     EntryPoint,
     LauncherCommand,
     LaunchPlan,
@@ -196,7 +195,9 @@ def plan_launch(
     offloads = strategy.offload is not Offload.NONE
     command = launcher_command(run, number, machine, programs, env, offloads=offloads)
     if run.is_seen and not run.is_verbose:
-        command = replace(command, options=(*QUIET_LAUNCHER, *command.options))
+        # Of a rank that was killed it alone speaks where nobody supervises.
+        level = "critical" if run.supervised else "error"
+        command = replace(command, options=("--log_level", level, *command.options))
     entry = entry_point(script.facts, delivery.script_args, run)
     files = plan_files(plan, strategy, script.facts.target, script.words)
     if delivery.copy is not None:

@@ -343,8 +343,6 @@ def _unless_set(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[s
 
 PROGRESS_VARIABLE = "ZEROWIZ_PROGRESS"
 """Where a person looks on: the planned peak in bytes, a colon, the planned seconds of a step."""
-QUIET_LAUNCHER = ("--log_level", "error")
-"""Of DeepSpeed's launcher (launcher/runner.py, 0.19.8): it says errors alone."""
 
 
 def needs_rank_program(env: Mapping[str, str]) -> bool:
