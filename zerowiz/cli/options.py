@@ -26,7 +26,8 @@ from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.settings import Origin, SettingRow, SettingValue
-from zerowiz.errors import ZerowizError
+from zerowiz.core.structs import replace
+from zerowiz.errors import NoGpuHereError, ZerowizError
 from zerowiz.ui.reporter import TerminalReporter
 
 
@@ -75,6 +76,13 @@ def _with_options(command: Callable[..., None], use: FileUse | None) -> Callable
         try:
             command(options=layers.options, **given)
         except ZerowizError as error:
+            elsewhere = layers.planned_for
+            if isinstance(error, NoGpuHereError) and options.dry_run and elsewhere is not None:
+                TerminalReporter(quiet=options.quiet).note(
+                    f"no GPU is here: this is the plan for `{elsewhere.name}` of {elsewhere.place}"
+                )
+                command(options=replace(layers.options, machine=elsewhere.name), **given)
+                return
             typed = shell.join(["zerowiz", *sys.argv[1:]])
             error.hints = layers.hints(error, context.command_path, typed)
             raise

@@ -10,7 +10,7 @@ from zerowiz.core.decision.evaluate import buffer_costs, seconds_on_slow_host
 from zerowiz.core.decision.flowchart import CLEARLY_FRACTION, Decision
 from zerowiz.core.decision.job import Job
 from zerowiz.core.launch.plan import LaunchPlan
-from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
+from zerowiz.core.launch.provenance import PlannedFile, as_pasted, is_plan_path
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.strategy_types import Offload
@@ -356,20 +356,30 @@ def next_command(words: Sequence[str], stream: TextIO) -> None:
 
 
 def next_steps(
-    words: Sequence[str], job_script: Sequence[str], elsewhere: str | None, stream: TextIO
+    words: Sequence[str],
+    job_script: Sequence[str],
+    plain: Sequence[str],
+    elsewhere: str | None,
+    stream: TextIO,
 ) -> None:
     """How to go on, how to have come here without being asked, and on which machine.
 
     Args:
         words: The command that goes on.
         job_script: The one that needs no wizard.
+        plain: The one that needs no zerowiz; empty where there is none.
         elsewhere: The machine that they run on; None where it is this one.
         stream: Where they are shown.
     """
     then = _("next") if elsewhere is None else _("next, on the other machine")
-    for label, command in ((then, words), (_("the same in a job script"), job_script)):
-        quoted = [shell.quote(word) for word in command]
-        stream.write(fold_command(quoted, stream, before=f"{label}: ") + "\n")
+    commands = {
+        then: words,
+        _("the same in a job script"): job_script,
+        _("without zerowiz"): plain,
+    }
+    for label, command in commands.items():
+        if command:
+            stream.write(fold_command(as_pasted(command), stream, before=f"{label}: ") + "\n")
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
 

@@ -140,6 +140,21 @@ def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(_SECRET_VALUE.sub(_HIDDEN, word) for word in _hide_values(words))
 
 
+def as_pasted(words: Sequence[str]) -> list[str]:
+    """The words of a command that is shown to be pasted: a secret is the variable that holds it.
+
+    Example:
+        >>> as_pasted(("train.py", "--hub_token", "mine", "--api-key=mine", "a b"))
+        ['train.py', '--hub_token', '"$HUB_TOKEN"', '--api-key="$API_KEY"', "'a b'"]
+    """
+    shown, name = [], "SECRET"
+    for word, hidden in zip(words, hide_secrets(words), strict=True):
+        option = (_secret_of(word) or "").lstrip("-+")
+        name = re.sub(r"\W", "_", option).upper() or name
+        shown.append(shell.quote(word) if word == hidden else hidden.replace(_HIDDEN, f'"${name}"'))
+    return shown
+
+
 def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
     """A script's arguments without secrets, and without the options whose values they are.
 
