@@ -61,6 +61,7 @@ from zerowiz.core.script.settings import (
 from zerowiz.core.settings import Change
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
+from zerowiz.core.units import read_count
 from zerowiz.core.workload import Method, Precision
 from zerowiz.errors import (
     AnswerNeededError,
@@ -788,7 +789,7 @@ class Wizard:
 
     def _check_length(self, answer: str, answers: Answers) -> None:
         if (read := self.named.model(answers)) is not None:
-            refuse_length(read.model, int(answer))
+            refuse_length(read.model, read_count(answer) or 0)
 
     def consequence(self, question: Question, answers: Answers) -> Callable[[str], str]:
         """What an answer leads to, in one line; empty where that is not known at once."""

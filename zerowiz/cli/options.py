@@ -27,6 +27,7 @@ from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.settings import Origin, SettingRow, SettingValue
 from zerowiz.core.structs import replace
+from zerowiz.core.units import read_count
 from zerowiz.errors import NoGpuHereError, ZerowizError
 from zerowiz.ui.reporter import TerminalReporter
 
@@ -158,10 +159,23 @@ def option_of(
         show_default=False,
         envvar=variable,
         show_envvar=False,
-        parser=_parser_of(row, kind, choices) if choices else None,
-        metavar=f"[{'|'.join(choices)}]" if choices else row.value,
+        parser=_parser_of(row, kind, choices) if choices else _count if kind is int else None,
+        metavar=f"[{'|'.join(choices)}]" if choices else row.value or _VALUES.get(kind),
         autocompletion=complete_setting(row, choices),
     )
+
+
+# What stands for a value that a function of ours reads.
+_VALUES: Mapping[type, str] = {int: "<int>"}
+
+
+def _count(text: str) -> int:
+    """A whole number, such as `4096` or `4k`."""
+    counted = read_count(str(text).strip())
+    try:
+        return int(text) if counted is None else counted
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a valid int, such as 4096 or 4k") from None
 
 
 def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[[str], object]:

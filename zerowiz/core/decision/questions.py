@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
+from zerowiz.core.units import read_count
 from zerowiz.core.workload import ATTENTION_ROWS, OPTIMIZERS, PRECISIONS, Loop
 from zerowiz.errors import AnswerNeededError
 from zerowiz.translation import N_
@@ -184,7 +185,7 @@ class Question(Struct, frozen=True, kw_only=True):
         """Why this answer cannot be taken, or None."""
         values = [choice.value for choice in self.choices]
         match self.kind:
-            case AnswerKind.COUNT if not answer.isdecimal() or int(answer) < 1:
+            case AnswerKind.COUNT if (read_count(answer) or 0) < 1:
                 return N_("a whole number from 1 on")
             case AnswerKind.RATE if not _RATE.fullmatch(answer) or not float(answer):
                 return N_("a number such as 5e-5")
