@@ -131,7 +131,17 @@ def test_a_language_of_one_text_is_spoken_and_the_rest_is_english(tmp_path: Path
     catalog.parent.mkdir(parents=True)
     catalog.write_text(_LITTLE)
     runpy.run_path(str(ROOT / "hatch_build.py"))["compile_catalog"](catalog)
-    command = [sys.executable, "-m", "zerowiz", "plan", "--machine", "8xH100", "--model", "7b"]
+    command = [
+        sys.executable,
+        "-m",
+        "zerowiz",
+        "plan",
+        "-v",
+        "--machine",
+        "8xH100",
+        "--model",
+        "7b",
+    ]
     environ = {**clean_environ(ZEROWIZ_LANG="fr"), "PYTHONPATH": os.fspath(tmp_path)}
     done = subprocess.run(
         command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
@@ -240,6 +250,7 @@ def test_a_saved_machine_is_english(folder: Path) -> None:
 JAPANESE = {str(each.id): str(each.string) for each in read_catalog("ja") if each.id}
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "3GiB")
 PLAN = ("plan", "--model", "7b", "--machine", "4xA100-80GB-SXM", "--memory-budget", "60GiB")
+NUMBER = re.compile(r"(?<= )[\d.-]+(?= )")
 MODEL = "Which model? (a folder, a hub id, or a size like 7b)"
 
 
@@ -294,7 +305,6 @@ def test_the_wizard_speaks_japanese_from_the_first_line_to_the_last(
     person.child.send(DOWN + ENTER)
     assert 0 == person.end()
     assert JAPANESE["wrote {path}\n"].format(path="zerowiz.toml") in person.text + "\n"
-    assert 1 == len(labelled(person.lines, ("Step", "Chosen", "Peak")))
     assert [] == without_english(person.text)
     assert (folder / "zerowiz.toml").read_text().startswith("# Answers for zerowiz.")
 
@@ -304,19 +314,14 @@ def test_a_plan_has_straight_columns(folder: Path, columns: int) -> None:
     shown = Terminal(folder, PLAN, {"ZEROWIZ_LANG": "ja"}, columns=columns)
     shown.end()
     assert all(cell_len(line) <= columns for line in shown.lines)
-    assert 1 == len(labelled(shown.lines, ("Machine", "Model", "Step", "Chosen", "Peak", "Time")))
-    head = next(n for n in shown.lines if n.startswith(f"{JAPANESE['strategy']} "))
-    rows = [each for each in shown.lines if re.match(r"(ddp|zero\d\S*) +[\d.]+ ", each)]
-    assert len(rows) == 7, shown.text
-    verdicts = [JAPANESE[each] for each in ("+ fits", "? uncertain", "x too big", "host?")]
+    head = next(n for n in shown.lines if n.startswith("  60.0 GiB"))
+    rows = [each for each in shown.lines if re.match(r"[> ] (DDP|ZeRO-\d)  ?", each)]
+    assert len(rows) == 4, shown.text
+    verdicts = [JAPANESE[each] for each in ("fits", "uncertain", "too big", "recommended")]
     at = {column(row, next(v for v in verdicts if v in row)) for row in rows}
-    assert {column(head, JAPANESE["verdict"])} == at
+    assert 1 == len(at)
     # Numbers end below the end of their heading.
     needs = column(head, JAPANESE["needs"]) + cell_len(JAPANESE["needs"])
-    first = [re.search(r"[\d.]+(?= )", row[24:]) for row in rows]
-    assert {needs} == {24 + each.end() for each in first if each}
-    chart = [each for each in shown.lines if each.startswith(("●", "┃", "┗"))]
-    assert chart
-    assert all(cell_len(line) <= 50 for line in chart)
+    assert {needs} == {each.end() for row in rows for each in [NUMBER.search(row)] if each}
     # Notes are English.
     assert [] == without_english(shown.text.partition(JAPANESE["note: "])[0])

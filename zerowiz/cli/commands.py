@@ -132,7 +132,7 @@ def _show_refusal(error: NothingFitsError) -> None:
     from zerowiz.app.options import with_plain  # noqa: PLC0415 - as above
     from zerowiz.app.plan_files import next_words  # noqa: PLC0415 - as above
     from zerowiz.ui import remedies, show, text  # noqa: PLC0415 - as above
-    from zerowiz.ui.text import Screen  # noqa: PLC0415 - as above
+    from zerowiz.ui.text import CountedLines  # noqa: PLC0415 - as above
 
     # A log keeps the form of every error.
     if not isinstance(error, NoStrategyError) or not error.plan.remedies or not sys.stderr.isatty():
@@ -140,7 +140,7 @@ def _show_refusal(error: NothingFitsError) -> None:
         return
     plan, script = error.plan, error.plan.script
     said = {remedies.hint(remedy) for remedy in plan.remedies}
-    above, below = Screen(sys.stderr), Screen(sys.stderr)
+    above, below = CountedLines(sys.stderr), CountedLines(sys.stderr)
     text.error(error.message, [hint for hint in error.hints if hint not in said], above)
     first = plan.remedies[0]
     if first.edit is None:

@@ -28,7 +28,7 @@ from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
 from zerowiz.ui import choice, remedies, sentences, show
 from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.ui.text import Screen, most_lines, notes
+from zerowiz.ui.text import CountedLines, most_lines, notes
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
@@ -208,7 +208,7 @@ def _show_plan(
     if options.as_json:
         write_plan(plan, run=run, limits=largest, origins=origins)
     else:
-        screen = Screen(sys.stdout)
+        screen = CountedLines(sys.stdout)
         _show_page(result, options, shown, largest, screen)
         screen.show()
         left = most_lines(sys.stdout, 24 if plan.strategy is None else 18)
@@ -237,7 +237,7 @@ def _show_plan(
         typed = shown.layers.typed
         script = None if shown.layers.script is None else (typed.script or "")
         words = next_words(typed.options, script, typed.script_args, plan.decision.job.machine)
-        following = Screen(sys.stdout)
+        following = CountedLines(sys.stdout)
         show.next_command(words, following)
         reporter.release(None if left is None else left - following.lines)
         following.show()

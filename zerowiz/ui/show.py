@@ -270,8 +270,8 @@ def plan(
 
 
 def _assumed(job: Job, clause: str) -> str:
-    """A clause on what nobody said; a setting as the option that says the same."""
-    named = re.search(r"\(`\$(\w+)`\)$", clause)
+    """A clause on what nobody said; a setting without a reason as the option that says the same."""
+    named = re.fullmatch(r"[^,]* \(`\$(\w+)`\)", clause)
     if named is None or named[1] not in SETTINGS:
         return clause
     value = job.workload.settings()[named[1]]

@@ -295,7 +295,7 @@ def most_lines(stream: TextIO, lines: int) -> int | None:
     return _NARROW_LINES if width < _WHOLE_COLUMNS or is_dumb() else lines
 
 
-class Screen(io.StringIO):
+class CountedLines(io.StringIO):
     """Lines for a stream that are counted before they are shown there."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -330,9 +330,9 @@ def notes(texts: Sequence[str], stream: TextIO, lines: int | None) -> int:
         stream: Where to.
         lines: How many lines there are for them; None for as many as it takes.
     """
-    screen = Screen(stream)
+    screen = CountedLines(stream)
     for place in range(len(texts) + 1):
-        screen = Screen(stream)
+        screen = CountedLines(stream)
         if place:
             note(_("{count} more: `$verbose` shows them", count=place), screen)
         for text in texts[place:]:

@@ -322,7 +322,7 @@ def test_the_flowchart_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path
     done, reports = launch(tmp_path, script, "--stage", "auto")
 
     assert [0, 0] == [report["stage"] for report in reports]
-    assert "Chosen   DDP" in done.stderr
+    assert "DDP: " in done.stderr
     fallen = losses(done.stdout)
     assert fallen[-1] < fallen[0] - 1
 
@@ -345,7 +345,7 @@ def test_a_memory_budget_makes_the_flowchart_take_zero2(tmp_path: Path) -> None:
     done, reports = launch(tmp_path, script, "--memory-budget", str(budget_bytes))
 
     assert [2, 2] == [report["stage"] for report in reports]
-    assert "Chosen   ZeRO-2" in done.stderr
+    assert "ZeRO-2: " in done.stderr
 
 
 @pytest.mark.deepspeed

@@ -245,7 +245,7 @@ def test_a_config_that_trains_is_counted(
     result = here(*PLAN, "--integration", "deepspeed", "--config", "mine.json")
     assert 0 == result.code, result.stderr
     shown = " ".join((result.stdout + result.stderr).split())
-    assert f"Chosen {verdict}" in shown
+    assert verdict in shown
     assert words in shown
     is_uncertain = "uncertain" in verdict
     assert is_uncertain == ("not counted" in shown)
@@ -267,7 +267,7 @@ def test_autocast_over_16_bits_is_counted_where_it_changes_nothing(here: Run, fo
 def test_a_stage_that_the_trainer_fills_in_is_2(here: Run, folder: Path) -> None:
     (folder / "mine.json").write_text(RIGHT.replace('"stage": 2', '"stage": "auto"'))
     result = here(*PLAN, "--integration", "hf", "--config", "mine.json")
-    assert (0, True) == (result.code, "Chosen   ZeRO-2: you asked for it" in result.stdout)
+    assert (0, True) == (result.code, "ZeRO-2: you asked for it" in result.stdout)
 
 
 # A config in YAML: planned with, and run as the JSON that its program makes of it.

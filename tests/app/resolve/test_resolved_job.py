@@ -421,7 +421,7 @@ OF_HOST = {
 def test_a_plan_says_when_most_of_the_host_is_held_and_how_much_there_is(
     here: Run, words: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
-    job = ("plan", "--machine", "8xA100-40GB", "--model", "1b", "--stage", "0")
+    job = ("plan", "--verbose", "--machine", "8xA100-40GB", "--model", "1b", "--stage", "0")
     said = " ".join(here(*job, *words).stdout.split())
     assert [] == [each for each in says if each not in said]
     assert ("GiB is available, only" in said) is (words[-1:] == ("30GiB",))

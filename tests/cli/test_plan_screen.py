@@ -1,0 +1,67 @@
+"""A plan at a terminal is one screen: counted with all that a person sees, at each size."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.harness import Open
+
+# A Trainer that saves by itself, which is right at some stages only, and what it is told.
+SCRIPT = """\
+import argparse
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+p = argparse.ArgumentParser()
+p.add_argument("--bs", type=int, default=4)
+p.add_argument("--ga", type=int, default=8)
+p.add_argument("--max_len", type=int, default=2048)
+p.add_argument("--ds", type=str, default=None)
+a = p.parse_args()
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", torch_dtype="bfloat16")
+args = TrainingArguments(
+    output_dir="out", per_device_train_batch_size=a.bs, gradient_accumulation_steps=a.ga,
+    learning_rate=2e-5, bf16=True, deepspeed=a.ds,
+)
+Trainer(model=model, args=args).train()
+model.save_pretrained("out")
+"""
+PLANS: dict[str, tuple[str, ...]] = {
+    "fits": ("--machine", "4xA100-80GB", "--model", "7b"),
+    "nothing-fits": ("--machine", "4xA100-40GB", "--model", "7b"),
+    "long": ("--machine", "8xH100", "--model", "llama-3.1-8b", "--seq-len", "131072"),
+    "script": ("--machine", "4xA100-80GB", "--stage", "3", "sft.py"),
+    "script-too-big": ("--machine", "4xA100-40GB", "sft.py"),
+    "nodes": ("--machine", "2x8xA100-80GB", "--model", "70b", "--method", "lora"),
+    "cpu": ("--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--host-memory", "8GiB"),
+}
+# Columns, lines of the terminal, its kind, and the most lines of a plan: where it fits, and not.
+SIZES = {
+    "80": (80, 24, "xterm-256color", 18, 24),
+    "120": (120, 40, "xterm-256color", 18, 24),
+    "50": (50, 60, "xterm-256color", 40, 40),
+    "dumb": (80, 60, "dumb", 40, 40),
+}
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_one_screen(
+    terminal: Open,
+    folder: Path,
+    golden: Callable[[str, str], None],
+    name: str,
+    size: str,
+    language: str,
+) -> None:
+    columns, lines, kind, fitting, refused = SIZES[size]
+    (folder / "sft.py").write_text(SCRIPT)
+    env = {"TERM": kind, "NO_COLOR": "", "ZEROWIZ_LANG": language, "HF_HUB_OFFLINE": "1"}
+    person = terminal("plan", *PLANS[name], columns=columns, lines=lines, **env)
+    code = person.end()
+    shown = [line.rstrip() for line in person.text.splitlines()]
+    assert code in {0, 4}
+    assert len(shown) <= (refused if code else fitting), person.text
+    # The last that is seen can be pasted.
+    command = next(n for n, line in enumerate(shown) if line.startswith(("next: zero", "次: zero")))
+    assert all(line.endswith("\\") for line in shown[command:-1])
+    golden(f"plan/{name}-{size}-{language}.txt", "\n".join(shown) + "\n")
