@@ -408,6 +408,8 @@ def _ignore_user_signals() -> None:
 
 
 def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    if PROGRESS_VARIABLE in environ:
+        _say_start()
     try:
         return subprocess.Popen(  # noqa: S603 - no shell is wanted
             argv,
@@ -421,6 +423,12 @@ def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen
             f"cannot start `{argv[0]}`: {error.strerror}",
             "see what the launch needs: `zerowiz doctor SCRIPT`",
         ) from error
+
+
+def _say_start() -> None:
+    """Begin the line of a person who looks on; rank 0 goes on with it (`worker/first_steps.py`)."""
+    sys.stderr.write("zerowiz: starting DeepSpeed\r")
+    sys.stderr.flush()
 
 
 # Execute a LaunchPlan: write its files, then replace this process by the job.
@@ -441,9 +449,7 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
     if PROGRESS_VARIABLE in plan.env:
         # Ctrl-C reaches the ranks, and ends them: of the launcher it would only make a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Until rank 0 says more.
-        sys.stderr.write("zerowiz: starting DeepSpeed\r")
-        sys.stderr.flush()
+        _say_start()
     try:
         os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
     except OSError as error:
