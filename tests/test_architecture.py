@@ -226,7 +226,7 @@ def test_a_strategy_has_golden_configs(strategy: Strategy) -> None:
 
 HEAVY = {
     *("torch", "transformers", "deepspeed", "accelerate", "numpy", "pydantic"),
-    *("prompt_toolkit", "pynvml"),
+    *("questionary", "prompt_toolkit", "pynvml"),
 }
 # A plan for a machine that is described reads none.
 OF_REAL_MACHINES = {

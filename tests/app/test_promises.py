@@ -11,7 +11,7 @@ from cli.harness import Run, clean_environ
 from measured.rows import FOREACH, Row, predict_fullest, strategy_of
 from paths import ROOT
 
-HEAVY = frozenset({"torch", "transformers", "deepspeed", "prompt_toolkit"})
+HEAVY = frozenset({"torch", "transformers", "deepspeed", "questionary", "prompt_toolkit"})
 BAND = 0.05
 # A plan does not know the groups of an optimizer, and counts two: Adafactor in one group holds 8.4 %
 # less (f1-022).

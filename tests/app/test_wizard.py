@@ -202,7 +202,9 @@ def test_what_is_not_asked_has_its_default_and_can_be_changed(
     person = Counting(machine="4xA100-40GB")
     wizard, answers = converse_question_count(person)
     assert ["machine", "script", "model", "sequence_tokens"] == [q.key for q in person.asked]
-    assert {"method": "lora", "goal": "flowchart"} == wizard.spared(answers)
+    spared = {"method": "lora", "goal": "flowchart", "precision": "bf16"}
+    assert spared == wizard.spared(answers)
+    assert "bf16" == wizard.options(answers).precision
     assert ("lora", "flowchart") == tuple(wizard.known(answers)[k] for k in ("method", "goal"))
 
 

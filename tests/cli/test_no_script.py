@@ -51,7 +51,12 @@ def test_the_trainers_template_gets_the_precision_of_the_machine(
     terminal: Open, here: Run, folder: Path, gpus: str, precision: str
 ) -> None:
     person = terminal("init", "--machine", gpus, "--model", "350m", "--seq-len", "512")
-    person.finish((SCRIPT, ENTER), ("What is your goal?", ENTER), ("yes, write the files", ENTER))
+    person.finish(
+        (SCRIPT, ENTER),
+        ("What is your goal?", ENTER),
+        (f"> {precision}", ENTER),
+        ("yes, write the files", ENTER),
+    )
     assert precision == answers_of(folder)["precision"]
     (plan,) = folder.glob("*.plan.json")
     assert precision == json.loads(plan.read_text())["workload"]["precision"]

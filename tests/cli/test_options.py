@@ -120,6 +120,7 @@ OWN = {
     },
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts", "--grace-seconds"),
+        "--verbose",
     },
 }
 

@@ -30,7 +30,7 @@ from cli.harness import (
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 TINY = (*CPU, "--model", "10m", "--seq-len", "64")
 FULL = (*TINY, "--micro-batch", "2", "--no-gradient-checkpointing")
-A100 = ("--machine", "4xA100-40GB")
+A100 = ("--machine", "4xA100-40GB", "--precision", "bf16")
 TOO_BIG = (*A100, "--model", "7b", "--seq-len", "2048")
 
 MACHINE, SCRIPT, MODEL = "Plan for which machine?", "Which training script?", "Which model?"
@@ -158,9 +158,9 @@ CONVERSATIONS = {
         ("init", *A100),
         [
             *OPEN_END,
-            ("recommended", ""),
+            ("GiB of", ""),
             (LAST, ESCAPE),
-            ("(512)", ESCAPE, "recommended", LAST),
+            ("(512)", ESCAPE, "GiB of", LAST),
             ("> recommended", ESCAPE),
             ("> 1b", "2b" + ENTER, GOAL, LENGTH),
             (GOAL, ENTER),
@@ -184,7 +184,7 @@ CONVERSATIONS = {
             (GOAL, "my own" + ENTER),
             (MICRO_BATCH, "2" + ENTER),
             # What the last question stands below is what was decided now.
-            ("Step     micro-batch 2 x", ""),
+            ("micro-batch 2 x", ""),
             ("> " + LAST, ENTER),
         ],
         {"script": "train.py", "model": "2b", "seq-len": 512, "micro-batch": 2},
@@ -203,16 +203,14 @@ CONVERSATIONS = {
         {"script": "finetune.py", "objective": None},
         TWO,
     ),
-    "more is told, and every strategy shown, where it is asked for": Conversation(
+    "more is told where it is asked for": Conversation(
         ("init", *A100),
         [
             *OPEN_END[:2],
             (GOAL, "?"),
             ("keep your global batch", ENTER),
             (LENGTH, ENTER),
-            (LAST, "show every" + ENTER, "verdict"),
-            ("verdict", ""),
-            ("> " + LAST, "stop" + ENTER),
+            (LAST, "stop" + ENTER),
         ],
         0,
         TWO,
@@ -261,7 +259,7 @@ CONVERSATIONS = {
             (MICRO_BATCH, "4" + ENTER),
             (LENGTH, "64" + ENTER),
             ("Does the job use gradient checkpointing?", DOWN + ENTER),
-            ("Step     micro-batch 4 x accumulation 1 x 2 CPU ranks", ""),
+            ("micro-batch 4 x accumulation 1 x 2 CPU ranks", ""),
             (LAUNCH, WRITE),
         ],
         {"micro-batch": 4, "seq-len": 64, "gradient-checkpointing": True},
@@ -273,7 +271,7 @@ CONVERSATIONS = {
             (MODEL, "no-such-model-7x" + ENTER),
             ("`no-such-model-7x`", "10m" + ENTER),
             (LENGTH, "many" + ENTER),
-            ("a whole number from 1 on", "64" + ENTER),
+            ("a whole number from 1 on", ERASE + "64" + ENTER),
             ("stop here", "stop" + ENTER),
         ],
         0,
@@ -299,7 +297,7 @@ CONVERSATIONS = {
         [
             (MODEL, "nonsense" + ENTER),
             ("`hidden_size`", "odd" + ENTER),
-            ("parameters (guess)", ""),
+            ("as a Llama of the same sizes", ""),
             (LAUNCH, WRITE),
         ],
         {"model": "odd"},
@@ -313,17 +311,19 @@ CONVERSATIONS = {
             (MACHINE, "8xH900" + ENTER),
             ("similar names", ERASE + "8xH100-80GB-SXM" + ENTER),
             (GOAL, ENTER),
+            # The Trainer trains in fp32 by itself, and these GPUs have better.
+            ("> bf16", ENTER),
             ("The job is for 8 x NVIDIA H100 80GB HBM3", ""),
             (LAST, ENTER),
         ],
-        {"machine": "8xH100-80GB-SXM"},
+        {"machine": "8xH100-80GB-SXM", "precision": "bf16"},
     ),
     "a length that the model has no positions for is asked again": Conversation(
         ("init", *CPU, "--model", "openai-community/gpt2"),
         [
             ("(1024)", "2048" + ENTER),
-            ("has only 1024 learned positions", ""),
-            ("(1024)", ENTER),
+            ("has only 1024 learned positions", ERASE),
+            ("(1024)\n", ENTER),
             (LAUNCH, WRITE),
         ],
         {"seq-len": 1024},
@@ -377,8 +377,9 @@ CONVERSATIONS = {
             ("> type the missing arguments", ENTER),
             (ARGUMENTS, "--data_path 'my texts'" + ENTER),
             # The question stays until nothing is missing.
-            ("! train.py also requires `--out`", "--out 'o" + ENTER),
-            ("! not words of a shell", "--data_path 'my texts' --out o" + ENTER),
+            ("! train.py also requires `--out`", " --out 'o" + ENTER),
+            # What was typed stands there to be mended.
+            ("! not words of a shell", "'" + ENTER),
             ("> yes, launch it", WRITE),
         ],
         {"script-args": ["--data_path", "my texts", "--out", "o"]},
@@ -509,7 +510,7 @@ CONVERSATIONS = {
             {"train.py": HF_IN_CODE.replace("batch_size=4", "batch_size=2")},
             ("", ENTER),
             ("was edited meanwhile", ""),
-            ("Step     micro-batch 2 x", ""),
+            ("micro-batch 2 x", ""),
             ("> yes, launch it", "stop" + ENTER),
         ],
         0,
@@ -595,8 +596,8 @@ def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Pat
     person = terminal("init", *CPU)
     person.finish((MODEL, "10m" + ENTER), (LENGTH, ENTER), (LAUNCH, WRITE))
     # How much of this host is free decides which.
-    assert re.search(r"Does a replica fit on one CPU rank\?  (yes|uncertain)", person.text)
-    assert "DDP: " in person.text
+    assert re.search(r"DDP [\d.]+ (yes|uncertain|tight)", person.text)
+    assert "> DDP" in person.text
     assert "wrote ds_config_zero0.json\nwrote zerowiz.toml\nnext: zerowiz launch\n" in person.text
     written = {"ds_config_zero0.json", "ds_config_zero0.plan.json"}
     assert {"train.py", *written, "zerowiz.toml", ".zerowiz"} == {
@@ -631,7 +632,7 @@ def test_fifty_columns_are_enough(folder: Path) -> None:
     write(folder, TWO)
     person = Terminal(folder, ("init", *A100), {}, columns=50)
     person.finish(*(turn for turn in OPEN_END if not isinstance(turn, Mapping)), (LAST, ENTER))
-    assert "recommended" in person.text
+    assert "GiB of" in person.text
     assert all(len(line) <= 50 for line in person.lines)
 
 
@@ -663,7 +664,7 @@ def test_a_script_of_lightning_is_found_with_the_words_that_it_lacks(
     terminal: Open, folder: Path
 ) -> None:
     (folder / "pl.py").write_text(LIGHTNING)
-    person = terminal("init", *A100, "--model", "1b", "--seq-len", "64")
+    person = terminal("init", *A100[:2], "--model", "1b", "--seq-len", "64")
     person.wait_for(REFUSED)
     shown = " ".join(person.text.split())
     assert 'write `strategy="deepspeed"` in pl.py line 4: zerowiz then passes its file' in shown
@@ -702,13 +703,13 @@ def test_what_the_plan_has_can_be_changed_and_reaches_the_script(
     person.finish(
         (GOAL, ENTER),
         change,
-        (CHANGE, "precision: fp32" + ENTER),
-        ("? Which precision?", "bf16" + ENTER),
+        (CHANGE, "precision: bf16" + ENTER),
+        ("? Which precision?", "fp32" + ENTER),
         change,
         (CHANGE, "global batch: 32" + ENTER),
         ("? How many sequences per optimizer step", "64" + ENTER),
         change,
-        ("precision: bf16", ""),
+        ("precision: fp32", ""),
         (CHANGE, "micro" + ENTER),
         # Who says a micro-batch has another goal.
         (MICRO_BATCH, "4" + ENTER),
@@ -718,15 +719,15 @@ def test_what_the_plan_has_can_be_changed_and_reaches_the_script(
         (CHANGE, ESCAPE),
         (LAST, ENTER),
     )
-    said = {"precision": "bf16", "global-batch": 64, "micro-batch": 4}
+    said = {"precision": "fp32", "global-batch": 64, "micro-batch": 4}
     assert said.items() <= answers_of(script.parent).items()
-    launched = here("launch", "--dry-run", "--json", *A100)
+    launched = here("launch", "--dry-run", "--json", *A100[:2])
     assert 0 == launched.code, launched.stderr
     plan = json.loads(launched.stdout)
-    step = {"precision": "bf16", "micro_batch": 4, "global_batch": 64}
+    step = {"precision": "fp32", "micro_batch": 4, "global_batch": 64}
     assert step == {name: plan["workload"][name] for name in step}
     words = " ".join(plan["command"])
-    assert "--bf16 True" in words
+    assert "--bf16 True" not in words
     assert "--gradient_accumulation_steps 4" in words
 
 

@@ -18,14 +18,21 @@ from kills.harness import SHIM
 
 from zerowiz.cli.launch import launch
 from zerowiz.core import job_end
+from zerowiz.core.launch import plan
 from zerowiz.core.launch.plan import needs_rank_program
 from zerowiz.core.preflight import facts
 from zerowiz.core.script import config_delivery
 from zerowiz.emit import job, measure, processes
 from zerowiz.probe.preflight import read_facts
-from zerowiz.worker import measured_script, prepared_script, rank
+from zerowiz.worker import first_steps, measured_script, prepared_script, rank
 
 SAME = {
+    "the variable of who looks on": (
+        {each.PROGRESS_VARIABLE for each in (rank, measured_script, prepared_script, first_steps)},
+        {plan.PROGRESS_VARIABLE},
+    ),
+    "what torch builds beside": (first_steps.EXTENSIONS_VARIABLE, rank.EXTENSIONS_VARIABLE),
+    "its lock": (first_steps.LOCK_FILE, rank.LOCK_FILE),
     "how long a failed rank may take to end": (rank.TAKING_DOWN_S, job_end.TAKING_DOWN_S),
     "the line above an error that ends nothing": (
         rank.ENDS_NOTHING.pattern.decode(),

@@ -18,6 +18,7 @@ from zerowiz.core.decision.questions import (
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.settings import HYPERPARAMETERS
 from zerowiz.core.structs import replace
+from zerowiz.core.units import read_count
 from zerowiz.errors import AnswerNeededError, UsageError
 from zerowiz.translation import _
 
@@ -176,7 +177,7 @@ def as_value(question: Question, text: str) -> str | float | bool:
         return text == "yes"
     if question.kind is AnswerKind.RATE:
         return float(text)
-    return int(text) if question.kind is AnswerKind.COUNT else text
+    return (read_count(text) or 0) if question.kind is AnswerKind.COUNT else text
 
 
 # Somebody who can be asked.

@@ -29,7 +29,7 @@ from zerowiz.core.settings import (
 )
 from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace
-from zerowiz.core.units import parse_count
+from zerowiz.core.units import parse_count, read_count
 from zerowiz.core.workload import SETTINGS, Accounting, Integration
 from zerowiz.errors import (
     NoGpuHereError,
@@ -302,6 +302,8 @@ def _read(kind: type, value: object, name: str) -> object:
         _refuse(name, value, f"one of {', '.join(choices)}")
     if kind not in (bool, int, str):
         return kind(str(value.value if isinstance(value, Enum) else value))
+    if kind is int and isinstance(value, str) and (counted := read_count(value)) is not None:
+        return counted
     if type(value) is not kind:
         takes = {bool: "true or false", int: "a whole number", str: "a text"}
         _refuse(name, value, takes[kind])

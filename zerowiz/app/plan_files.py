@@ -254,7 +254,7 @@ def next_words(
         script_args: The words after it.
         machine: That of the plan.
     """
-    command = "launch" if script and is_here(machine) else "init"
+    command = "launch" if script is not None and is_here(machine) else "init"
     shown = replace(options, as_json=False, quiet=False)
     return ["zerowiz", command, *as_words(shown), *((script, *script_args) if script else ())]
 

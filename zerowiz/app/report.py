@@ -5,7 +5,7 @@ from pathlib import Path
 from zerowiz.core import shell
 from zerowiz.core.job_end import FILE_NAME, RunSummary, measure_run, parse_record
 from zerowiz.core.structs import parse_json, replace
-from zerowiz.emit.processes import read_measured
+from zerowiz.emit.processes import is_gone, read_measured
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import read_named
 
@@ -57,6 +57,7 @@ def read_run(folder: Path) -> RunSummary:
         if attempt.end
         else replace(
             attempt,
+            is_gone=is_gone(Path(attempt.logs)),
             measured=measure_run(
                 read_measured(Path(attempt.logs)).values(), attempt.predicted.memory
             ),

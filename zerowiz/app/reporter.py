@@ -49,9 +49,6 @@ class Reporter(Protocol):
     ) -> None:
         """What was decided, and what would help."""
 
-    def strategies(self, decision: "Decision") -> None:
-        """Every strategy, as it was evaluated."""
-
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """What writing the files would lose."""
 
@@ -86,7 +83,7 @@ class SilentReporter:
     def _ignore(self, *_said: object, **_named: object) -> None:
         """Nobody listens."""
 
-    note = event = error = script = decision = strategies = losses = at = done = _ignore
+    note = event = error = script = decision = losses = at = done = _ignore
 
     def wait(self, label: str, total: int | None = None) -> AbstractContextManager[Wait]:
         """Nobody waits."""

@@ -37,6 +37,7 @@ from zerowiz.core.decision.questions import (
     DELIVERY,
     NO_SCRIPT,
     QUESTIONS,
+    STRATEGY,
     AnswerKind,
     Answers,
     Back,
@@ -140,9 +141,12 @@ def note_spared(wizard: Wizard, answers: Answers, reporter: Reporter) -> None:
         )
 
 
-def ask_other_script(person: Person, wizard: Wizard, answers: Answers) -> Answers:
-    """The answers with a script that the person names now; as they were where they go back."""
-    question = next(row for row in QUESTIONS if row.key == "script")
+def ask_other(person: Person, wizard: Wizard, key: str, answers: Answers) -> Answers:
+    """The answers with a script or a strategy that the person names now.
+
+    As they were where the person goes back.
+    """
+    question = next(row for row in ALL_QUESTIONS if row.key == key)
     return _change(person, wizard, question, answers) or answers
 
 
@@ -150,7 +154,7 @@ def _listed(wizard: Wizard, answers: Answers, planned: Mapping[str, str]) -> lis
     """The answers that matter, and what else the plan could have otherwise, as a menu."""
     known = wizard.known(answers)
     relevant = {q.key: known[q.key] for q in ALL_QUESTIONS if is_relevant(q, known)}
-    shown = {**planned, **relevant}
+    shown = {**planned, **relevant, **{k: v for k, v in planned.items() if k == STRATEGY.key}}
     return [
         Choice(value=question.key, title=f"{_NAMES[question.key]}: {_shown(question, shown)}")
         for question in ALL_QUESTIONS
@@ -159,6 +163,7 @@ def _listed(wizard: Wizard, answers: Answers, planned: Mapping[str, str]) -> lis
 
 
 _NAMES = {
+    "strategy": _("strategy"),
     "machine": _("machine"),
     "script": _("script"),
     "config": _("base of the config"),
@@ -193,10 +198,11 @@ def _change(person: Person, wizard: Wizard, question: Question, answers: Answers
 def _answer(
     person: Person, wizard: Wizard, question: Question, answers: Answers, *, can_go_back: bool
 ) -> str | Back:
+    asked = wizard.question(question, answers)
     return person.ask(
-        wizard.question(question, answers),
+        asked,
         check=wizard.check(question.key, answers),
-        consequence=wizard.consequence(question, answers),
+        consequence=wizard.consequence(asked, answers),
         can_go_back=can_go_back,
     )
 
@@ -360,8 +366,8 @@ class _Conversation:
                 self._answers = answers.back()
             case LastAnswer.CHANGE:
                 self._answers = change_one(person, wizard, answers)
-            case LastAnswer.SCRIPT:
-                self._answers = ask_other_script(person, wizard, answers)
+            case LastAnswer.SCRIPT | LastAnswer.STRATEGY:
+                self._answers = ask_other(person, wizard, after.value, answers)
             case LastAnswer.DELIVERY:
                 person.ask(DELIVERY, check=partial(wizard.named.pass_config, answers=answers))
             case LastAnswer.NO_SCRIPT:

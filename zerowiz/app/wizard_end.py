@@ -34,7 +34,8 @@ class LastAnswer(StrEnum):
 
     LAUNCH = "launch"
     WRITE = "write"
-    EXPLAIN = "explain"
+    STRATEGY = "strategy"
+    """Choose one in the table of strategies."""
     SURER = "surer"
     """Take a change after which it fits for sure."""
     CHANGE = "change"
@@ -114,14 +115,16 @@ def ask_last(
             detail=_("lists what would, then asks again"),
         ),
         Choice(
-            value=LastAnswer.EXPLAIN, title=_("show every strategy"), detail=_("then asks again")
+            value=LastAnswer.STRATEGY,
+            title=_("another strategy"),
+            detail=_("chooses one in a table of all"),
         ),
         _CHANGE,
         _STOP,
     ]
     left_out = set() if can_launch else {LastAnswer.LAUNCH.value}
     left_out |= set() if can_be_surer else {LastAnswer.SURER.value}
-    left_out |= set() if can_change else {LastAnswer.CHANGE.value}
+    left_out |= set() if can_change else {LastAnswer.CHANGE.value, LastAnswer.STRATEGY.value}
     question = Question(
         key="outcome",
         flag="$yes",
@@ -334,21 +337,18 @@ class Finish:
         while True:
             answer = answered or self._ask(planned, default, can_launch=can_launch)
             answered = None
-            if answer is LastAnswer.EXPLAIN:
-                self._reporter.strategies(planned.plan.decision)
-            elif not isinstance(answer, LastAnswer) or answer not in _GOES_ON:
+            if not isinstance(answer, LastAnswer) or answer not in _GOES_ON:
                 return answer
-            else:
-                default = LastAnswer.WRITE
-                done = self._do(planned, launch=answer is LastAnswer.LAUNCH)
-                if isinstance(done, InitPlan):
-                    return done
-                if done is LastAnswer.FOLDER:
-                    planned, answered = self._moved(planned), answer
-                elif done is LastAnswer.WORDS:
-                    return self._with_words(planned)
-                elif done is not Back.BACK:
-                    answered = answer if done is LastAnswer.AGAIN else done
+            default = LastAnswer.WRITE
+            done = self._do(planned, launch=answer is LastAnswer.LAUNCH)
+            if isinstance(done, InitPlan):
+                return done
+            if done is LastAnswer.FOLDER:
+                planned, answered = self._moved(planned), answer
+            elif done is LastAnswer.WORDS:
+                return self._with_words(planned)
+            elif done is not Back.BACK:
+                answered = answer if done is LastAnswer.AGAIN else done
 
     def _ask(
         self, planned: InitPlan, default: LastAnswer | None, *, can_launch: bool

@@ -15,7 +15,9 @@ from zerowiz.app.plan_files import losses_shown, plan_job_file
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import TEMPLATE
+from zerowiz.core.launch.plan import needs_rank_program
 from zerowiz.core.launch.provenance import PlannedFile
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.arguments import Option
 from zerowiz.core.script.bindings import unsaid_arguments
@@ -185,6 +187,23 @@ def write_init(init_plan: InitPlan) -> None:
         return
     if answers is not None:
         write_answers(answers)
+
+
+def plain_command(init_plan: InitPlan) -> tuple[str, ...]:
+    """The words by which DeepSpeed alone starts the job; none where only zerowiz can."""
+    plan, run = init_plan.plan, init_plan.plan.script
+    machine = plan.resolved.job.machine
+    if run is None or machine.nodes > 1:
+        return ()
+    delivery, accelerator = deliver_plan(plan, run, require_strategy(plan)), machine.accelerator
+    of_device = {} if accelerator is Accelerator.CUDA else {"DS_ACCELERATOR": accelerator.value}
+    env = {**delivery.env, **of_device}
+    if delivery.copy is not None or needs_rank_program(env):
+        return ()
+    variables = [f"{name}={value}" for name, value in env.items()]
+    module = () if run.facts.module is None else ("--module",)
+    starts = (*variables, "deepspeed", "--num_gpus", str(len(machine.gpus)), *module)
+    return (*starts, run.facts.target, *delivery.script_args)
 
 
 def launch_init(start: Start, reporter: LaunchReporter) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import Person, as_value, lacks_precision, open_questions
+from zerowiz.app.ask import Person, as_value, lacks_precision, open_questions, said_by_config
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
@@ -36,6 +36,7 @@ from zerowiz.core.decision.questions import (
     NO_BASE,
     NO_SCRIPT,
     OWN_MICRO_BATCH,
+    STRATEGY,
     TEMPLATE,
     Answers,
     Back,
@@ -43,11 +44,10 @@ from zerowiz.core.decision.questions import (
     Question,
     is_relevant,
     spare,
-    template_of,
 )
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.script.bindings import Words
+from zerowiz.core.script.bindings import State, Words
 from zerowiz.core.script.config_delivery import add_settled, add_words
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import (
@@ -59,8 +59,10 @@ from zerowiz.core.script.settings import (
     settings_of,
 )
 from zerowiz.core.settings import Change
+from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Loop, Method, Precision
+from zerowiz.core.units import read_count
+from zerowiz.core.workload import Method, Precision
 from zerowiz.errors import (
     AnswerNeededError,
     PreflightError,
@@ -434,6 +436,8 @@ def as_answers(settings: Change) -> dict[str, str]:
 
 _SEVERAL = 2
 _CHANGEABLE = {question.key: question for question in CHANGEABLE}
+# What a plan is of, and its strategy, which are no settings of a step.
+_OF_JOB = frozenset({"strategy", "machine", "model"})
 
 
 class AnsweredJob(Struct, frozen=True, kw_only=True):
@@ -539,10 +543,15 @@ class Wizard:
         return questions
 
     def _defaults(self, answers: Answers) -> dict[str, str]:
-        """What the script does where nobody says otherwise, by the keys of questions."""
-        settings = self.named.settings(answers)
+        """What the script does where nobody says otherwise, by the keys of questions.
+
+        But the precision, which is the best that the machine has.
+        """
+        settings, machine = self.named.settings(answers), self.named.machine(answers)
         defaults = {"method": settings.method, "micro_batch": settings.micro_batch}
-        return {key: str(setting.value) for key, setting in defaults.items() if setting is not None}
+        known = {key: str(value.value) for key, value in defaults.items() if value is not None}
+        native = {} if machine is None else {"precision": native_precision(machine).value}
+        return {**known, **native}
 
     def _of_script(self, answers: Answers, options: Options) -> dict[str, str | None]:
         run = self.named.run(answers)
@@ -554,7 +563,7 @@ class Wizard:
                 del questions[name]
         if run is not None and run.facts.micro_batch.from_config:
             questions["micro_batch"] = questions["micro_batch"] or "1"
-        if run is not None and lacks_precision(options, run):
+        if run is not None and (lacks_precision(options, run) or self._trains_in_fp32(answers)):
             questions["precision"] = None
         if splits(options, settings, own_config(options)):
             machine = self.named.machine(answers)
@@ -568,6 +577,17 @@ class Wizard:
             questions["method"] = options.method
         return questions
 
+    def _trains_in_fp32(self, answers: Answers) -> bool:
+        """Whether the script would train in fp32 by itself, on GPUs that have better."""
+        typed, machine = self._with_base(answers), self.named.machine(answers)
+        said, precision = said_by_config(typed), self.named.settings(answers).precision
+        if machine is None or precision is None or "precision" in said:
+            return False
+        native = native_precision(machine, typed.torch_autocast)
+        is_worse = precision.value is Precision.FP32 is not native
+        is_open = typed.precision is None and precision.state is State.OPEN
+        return is_worse and is_open and not machine.accelerator.row.on_host
+
     def options(self, answers: Answers) -> Options:
         """What was typed, with the answers that matter.
 
@@ -575,7 +595,9 @@ class Wizard:
             ZerowizError: An answer contradicts what was typed.
         """
         options, known = self._with_base(answers), self.known(answers)
-        values = self._of_template(options, answers)
+        # One that nobody was asked for, so that there are few questions.
+        precision = known.get("precision")
+        values: dict[str, object] = {} if precision is None else {"precision": precision}
         for question in ALL_QUESTIONS:
             answer = answers.by_key.get(question.key)
             if answer is not None and is_relevant(question, known):
@@ -589,21 +611,12 @@ class Wizard:
             return typed
         return with_plain(typed, {"config": base, "stage": typed.stage or "auto"})
 
-    def _of_template(self, options: Options, answers: Answers) -> dict[str, object]:
-        """The machine's own precision for the Trainer's template, which trains in fp32 by itself.
-
-        Nobody has chosen that: the person has not seen the script yet.
-        """
-        trainer = f"{TEMPLATE}{template_of(Loop.TRAINER).script}"
-        machine = self.named.machine(answers)
-        if answers.by_key.get("script") != trainer or options.precision or machine is None:
-            return {}
-        native = native_precision(machine, options.torch_autocast)
-        return {} if native is Precision.FP32 else {"precision": native.value}
-
     def question(self, question: Question, answers: Answers) -> Question:
         """The question with what was found here as a menu, and what was answered before."""
-        if self._is_planned(question.key, answers):
+        if question is STRATEGY:
+            followed = self._follow(answers.only({*answers.by_key} - {STRATEGY.key}))
+            return question if followed is None else wizard.strategies(question, followed.decision)
+        if self._is_planned(question.key, answers) and question.key not in _OF_JOB:
             return self._of_plan(question, answers)
         match question.key:
             case "machine":
@@ -633,7 +646,7 @@ class Wizard:
         default = known.get(question.key)
         if not default:
             # The script's own value is asked for where it decides that question alone.
-            alone = question.key in {"method", "micro_batch"}
+            alone = question.key in {"method", "micro_batch", "precision"}
             default = self._defaults(answers).get(question.key) if alone else None
         question = with_default(question, default)
         return self._fitting(question, answers) if question.key == "machine" else question
@@ -652,6 +665,7 @@ class Wizard:
         else:
             job = followed.resolved.job
             values = {**job.workload.settings(), "global_batch": job.global_batch}
+            values |= wizard.as_planned(followed.decision)
         shown = as_answers({k: v for k, v in values.items() if k in _CHANGEABLE})  # type: ignore[misc]
         return {k: v for k, v in shown.items() if self._has_others(k, v, answers)}
 
@@ -683,12 +697,14 @@ class Wizard:
 
     def _has_others(self, key: str, value: str, answers: Answers) -> bool:
         """Whether a setting can be given another value."""
+        if key in _OF_JOB:
+            return self._takes(key, value, answers)
         choices = [choice.value for choice in _CHANGEABLE[key].choices] or [str(int(value) + 1)]
         return any(self._takes(key, choice, answers) for choice in choices if choice != value)
 
     def _takes(self, key: str, value: str, answers: Answers) -> bool:
         """Whether the ranks can be given this value of a setting."""
-        if not self.named.has_script(answers):
+        if not self.named.has_script(answers) or key in {"strategy", "machine"}:
             return True
         run = self.named.run(answers)
         if run is None or _CHANGEABLE[key].problem(value) is not None:
@@ -757,7 +773,7 @@ class Wizard:
             "sequence_tokens": lambda answer: self._check_length(answer, answers),
             "micro_batch": lambda answer: self._check_split(answer, answers),
         }
-        if self._is_planned(key, answers):
+        if self._is_planned(key, answers) and key not in checks:
             return lambda answer: self._followed(self.with_answer(key, answer, answers))
         return checks.get(key)
 
@@ -773,7 +789,7 @@ class Wizard:
 
     def _check_length(self, answer: str, answers: Answers) -> None:
         if (read := self.named.model(answers)) is not None:
-            refuse_length(read.model, int(answer))
+            refuse_length(read.model, read_count(answer) or 0)
 
     def consequence(self, question: Question, answers: Answers) -> Callable[[str], str]:
         """What an answer leads to, in one line; empty where that is not known at once."""
@@ -859,6 +875,9 @@ def _as_settings(question: Question, answer: str) -> dict[str, object]:
     match question.key:
         case "script" | "config":
             return {}
+        case "strategy":
+            strategy = next(row for row in STRATEGIES if row.name == answer)
+            return {"stage": str(strategy.stage), "offload": strategy.offload.value}
         case "goal":
             return {} if answer == OWN_MICRO_BATCH else {"objective": answer}
         case _:

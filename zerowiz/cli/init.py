@@ -17,6 +17,7 @@ from zerowiz.app.wizard_plan import (
     InitPlan,
     launch_init,
     lines_to_set,
+    plain_command,
     without_said,
     write_init,
 )
@@ -127,6 +128,7 @@ def _show_next(planned: InitPlan) -> None:
     show.next_steps(
         ["zerowiz", "launch", *folder, *again],
         ["zerowiz", "launch", "--yes", *as_words(options), planned.script, *run.words],
+        plain_command(planned),
         elsewhere,
         sys.stdout,
     )

@@ -88,6 +88,9 @@ def launch(
             value="<seconds>",
         ),
     ] = 30,
+    verbose: Annotated[
+        bool, _run_option("--verbose", "-v", text="Show also what DeepSpeed's launcher says")
+    ] = False,
 ) -> None:
     """Plan, write the config, and run the script with deepspeed"""
     reporter = TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
@@ -95,6 +98,7 @@ def launch(
         supervise=supervise,
         max_attempts=max_attempts if escalate else 1,
         grace_seconds=grace_seconds,
+        verbose=verbose,
     )
     _check_options(options, how)
     prepared = prepare_launch(script, tuple(args or ()), options, how, reporter)

@@ -26,7 +26,8 @@ from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.settings import Origin, SettingRow, SettingValue
 from zerowiz.core.structs import replace
-from zerowiz.errors import ZerowizError
+from zerowiz.core.units import read_count
+from zerowiz.errors import NoGpuHereError, ZerowizError
 from zerowiz.probe.files import find_answers_file
 from zerowiz.ui.reporter import TerminalReporter
 
@@ -76,6 +77,13 @@ def _with_options(command: Callable[..., None], use: FileUse | None) -> Callable
         try:
             command(options=layers.options, **given)
         except ZerowizError as error:
+            elsewhere = layers.planned_for
+            if isinstance(error, NoGpuHereError) and options.dry_run and elsewhere is not None:
+                TerminalReporter(quiet=options.quiet).note(
+                    f"no GPU is here: this is the plan for `{elsewhere.value}` of {elsewhere.source}"
+                )
+                command(options=replace(layers.options, machine=str(elsewhere.value)), **given)
+                return
             typed = shell.join(["zerowiz", *sys.argv[1:]])
             error.hints = layers.hints(error, context.command_path, typed)
             raise
@@ -181,10 +189,23 @@ def option_of(
         show_default=False,
         envvar=variable,
         show_envvar=False,
-        parser=_parser_of(row, kind, choices) if choices else None,
-        metavar=f"[{'|'.join(choices)}]" if choices else row.value,
+        parser=_parser_of(row, kind, choices) if choices else _count if kind is int else None,
+        metavar=f"[{'|'.join(choices)}]" if choices else row.value or _VALUES.get(kind),
         autocompletion=complete_setting(row, choices),
     )
+
+
+# What stands for a value that a function of ours reads.
+_VALUES: Mapping[type, str] = {int: "<int>"}
+
+
+def _count(text: str) -> int:
+    """A whole number, such as `4096` or `4k`."""
+    counted = read_count(str(text).strip())
+    try:
+        return int(text) if counted is None else counted
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a valid int, such as 4096 or 4k") from None
 
 
 def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[[str], object]:

@@ -558,7 +558,9 @@ class AttemptSummary(Struct, frozen=True, kw_only=True):
     logs: str
     predicted: PredictedFigures
     end: EndSummary | None = None
-    """None as long as it runs."""
+    """None as long as it runs, and where zerowiz was killed."""
+    is_gone: bool = False
+    """Whether none of its ranks runs any more, and nobody wrote how it ended."""
     measured: MeasuredFigures | None = None
 
 

@@ -94,6 +94,20 @@ def parse_count(name: str, text: str) -> int:
     return count
 
 
+_STEP_COUNT = re.compile(r"(\d{1,15})(k?)", re.ASCII | re.IGNORECASE)
+
+
+def read_count(text: str) -> int | None:
+    """A count of a step: `4096`, or `4k`, which means the same; None for anything else.
+
+    Example:
+        >>> read_count("128k"), read_count("128000"), read_count("4 k")
+        (131072, 128000, None)
+    """
+    match = _STEP_COUNT.fullmatch(text)
+    return None if match is None else int(match[1]) * (1024 if match[2] else 1)
+
+
 def _to_bytes(number: float, unit: str) -> int:
     return int(number * (1024 if "i" in unit.lower() else 1000) ** _POWERS[unit[0].lower()])
 

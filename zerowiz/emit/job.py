@@ -14,7 +14,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from zerowiz.core.job_end import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
-from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.launch.plan import PROGRESS_VARIABLE, LaunchPlan
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import write_held
 from zerowiz.emit.processes import (
@@ -381,6 +381,8 @@ def _ignore_user_signals() -> None:
 
 
 def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    if PROGRESS_VARIABLE in environ:
+        _say_start()
     try:
         return subprocess.Popen(  # noqa: S603 - no shell is wanted
             argv,
@@ -394,6 +396,12 @@ def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen
             f"cannot start `{argv[0]}`: {error.strerror}",
             "see what the launch needs: `zerowiz doctor SCRIPT`",
         ) from error
+
+
+def _say_start() -> None:
+    """Begin the line of a person who looks on; rank 0 goes on with it (`worker/first_steps.py`)."""
+    sys.stderr.write("zerowiz: starting DeepSpeed\r")
+    sys.stderr.flush()
 
 
 # Execute a LaunchPlan: write its files, then replace this process by the job.
@@ -411,6 +419,10 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
     sys.stdout.flush()
     sys.stderr.flush()
     program, *_rest = plan.argv
+    if PROGRESS_VARIABLE in plan.env:
+        # Ctrl-C reaches the ranks, and ends them: of the launcher it would only make a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _say_start()
     try:
         os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
     except OSError as error:

@@ -446,3 +446,16 @@ class AttemptFolder:
             path = self.path / f"look-{socket.gethostname()}-{os.getpid()}"
             path.touch()
             path.unlink()
+
+
+def is_gone(folder: Path) -> bool:
+    """Whether every rank that an attempt started here has ended: nobody may have written how.
+
+    Args:
+        folder: Of the attempt.
+    """
+    attempt, here = AttemptFolder(folder), read_pid_namespace()
+    attempt.read_new()
+    running = [rank for rank in attempt.ranks.values() if rank.rank not in attempt.ends]
+    is_known = all(rank.pid_namespace == here for rank in running)
+    return bool(attempt.ranks) and is_known and not any(rank.runs_in(here) for rank in running)

@@ -147,7 +147,7 @@ def run(summary: RunSummary, stream: TextIO) -> None:
         say(stream, _title(attempt, summary.script))
         if attempt.measured is not None:
             _table(attempt.predicted, attempt.measured, stream)
-        elif attempt.end is None:
+        elif attempt.end is None and not attempt.is_gone:
             text = _("Nothing is measured yet: DeepSpeed's engine has taken no optimizer step")
             say(stream, text)
         else:
@@ -163,6 +163,8 @@ def _title(attempt: AttemptSummary, script: str) -> str:
         strategy=attempt.strategy,
         started_at=attempt.started_at,
     )
+    if attempt.is_gone:
+        return _("{name}: it has ended; zerowiz was killed before it could say how", name=name)
     if attempt.end is None:
         return _("{name}: it is running", name=name)
     return _(

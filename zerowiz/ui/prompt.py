@@ -1,9 +1,10 @@
 """Ask a person: by a drawn menu at a terminal, else line by line."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from zerowiz.core.command_words import spell
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
@@ -12,11 +13,7 @@ from zerowiz.errors import InterruptedByUserError, ZerowizError, from_system
 from zerowiz.translation import _, listing
 from zerowiz.ui.progress import TerminalWait
 from zerowiz.ui.prompt_menu import MUST_CHOOSE, as_answer, choices_of, counted
-from zerowiz.ui.text import cells, columns, fold, plain
-
-if TYPE_CHECKING:
-    from zerowiz.ui.prompt_drawn import Screen
-
+from zerowiz.ui.text import Colour, cells, columns, fold, paint, plain
 
 # Ask line by line, at a terminal that can only print: choices have numbers, nothing is redrawn.
 
@@ -33,6 +30,8 @@ def show(question: Question) -> None:
     if question.why:
         say(_(question.why))
     say(f"? {_(question.text)}")
+    if question.heading:
+        say(question.heading, indent=5)
     listed = _listed(question)
     for number, choice in enumerate(listed, 1):
         detail = f" - {_(choice.detail)}" if choice.detail else ""
@@ -80,11 +79,21 @@ def show_consequence(answer: str, consequence: Callable[[str], str]) -> None:
         say(f"-> {leads_to}", indent=2)
 
 
-def say(text: str, *, indent: int = 0) -> None:
-    """Text on stderr; what would steer a terminal is shown as `?`."""
+def say(text: str, *, indent: int = 0, stream: TextIO | None = None) -> None:
+    """Text on stderr, or a stream before it; what would steer a terminal is shown as `?`."""
     for line in spell(text).splitlines():
         shown = " " * indent + plain(line)
-        sys.stderr.write(fold(shown, sys.stderr, hang=indent + 2, in_parts=False) + "\n")
+        folded = fold(shown, sys.stderr, hang=indent + 2, in_parts=False)
+        (stream or sys.stderr).write(f"{folded}\n")
+
+
+def show_answer(question: Question, answer: str, stream: TextIO) -> None:
+    """A line for what was answered."""
+    titles = {choice.value: _(choice.title) for choice in choices_of(question)}
+    shown = plain(spell(titles.get(answer, answer)))
+    text = fold(plain(spell(f"? {_(question.text)} {shown}")), stream, hang=2, in_parts=False)
+    marks = {r"^\?": Colour.DOUBT, f"{re.escape(shown)}$": Colour.DOUBT}
+    stream.write(f"{paint(text, marks, stream)}\n")
 
 
 def _prompt(question: Question, *, can_go_back: bool) -> str:
@@ -153,9 +162,13 @@ class Transcript:
     def __init__(self) -> None:
         self._blocks: list[tuple[str | None, int]] = []
 
-    def add(self, rows: int, key: str | None = None) -> None:
-        """Rows were written: of the answer to the question of this key, or of anything else."""
-        self._blocks.append((key, rows))
+    def open(self, key: str) -> None:
+        """What follows begins with the answer to the question of this key."""
+        self._blocks.append((key, 0))
+
+    def add(self, rows: int) -> None:
+        """Rows were written."""
+        self._blocks.append((None, rows))
 
     def forget(self) -> None:
         """What was written is not to be taken back any more."""
@@ -236,11 +249,10 @@ class TerminalPerson:
 
     def tell(self, lines: Sequence[str]) -> None:
         """Lines of plain text; those after a question go with its answer."""
-        if self._is_dumb:
-            for line in lines:
-                say(line)
-        else:
-            self._transcript.add(self._screen.show(lines))
+        if not self._is_dumb:
+            _erase(0)
+        for line in lines:
+            say(line, stream=self.stream)
 
     def _ask_plainly(
         self,
@@ -278,8 +290,8 @@ class TerminalPerson:
         if self._went_back or self._last_answer == question.key:
             self._take_back(question)
         while True:
+            _erase(0)
             prompt = DrawnQuestion(
-                self._screen,
                 question,
                 consequence,
                 can_go_back=can_go_back,
@@ -296,7 +308,8 @@ class TerminalPerson:
             problem, typed = question.problem(answer), answer
             if problem is None:
                 # The check may take its time: meanwhile the answer stands there.
-                self._transcript.add(self._screen.show_answer(question, answer), question.key)
+                self._transcript.open(question.key)
+                show_answer(question, answer, self.stream)
                 problem = _refused(answer, check)
                 if problem is None:
                     self._last_answer = answer
@@ -305,13 +318,13 @@ class TerminalPerson:
                 question = _without_default(question, answer)
 
     def _take_back(self, question: Question) -> None:
-        self._screen.erase(self._transcript.take_back(question.key))
+        _erase(self._transcript.take_back(question.key))
 
-    @cached_property
-    def _screen(self) -> "Screen":
-        from zerowiz.ui.prompt_drawn import Screen  # noqa: PLC0415 - see there
 
-        return Screen()
+def _erase(rows: int) -> None:
+    """Take the last rows off, and what a terminal echoed of keys that nobody waited for."""
+    sys.stderr.write(f"\x1b[{rows}A\r\x1b[J" if rows else "\r\x1b[J")
+    sys.stderr.flush()
 
 
 def _without_default(question: Question, refused: str) -> Question:

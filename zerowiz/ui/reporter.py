@@ -75,11 +75,6 @@ class TerminalReporter:
                 if remedies:
                     remedies_text.table(remedies, self.stream)
 
-    def strategies(self, decision: Decision) -> None:
-        """Every strategy, as it was evaluated."""
-        with suppress(OSError):
-            show.strategies(decision, self.stream)
-
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """The lines that writing the files would lose."""
         if losses and not self.quiet:

@@ -357,20 +357,31 @@ def next_command(words: Sequence[str], stream: TextIO) -> None:
 
 
 def next_steps(
-    words: Sequence[str], job_script: Sequence[str], elsewhere: str | None, stream: TextIO
+    words: Sequence[str],
+    job_script: Sequence[str],
+    plain: Sequence[str],
+    elsewhere: str | None,
+    stream: TextIO,
 ) -> None:
     """How to go on, how to have come here without being asked, and on which machine.
 
     Args:
         words: The command that goes on.
         job_script: The one that needs no wizard.
+        plain: The one that needs no zerowiz; empty where there is none.
         elsewhere: The machine that they run on; None where it is this one.
         stream: Where they are shown.
     """
     then = _("next") if elsewhere is None else _("next, on the other machine")
+    commands = {
+        then: words,
+        _("the same in a job script"): job_script,
+        _("without zerowiz"): plain,
+    }
     stream.writelines(
         fold_command(quote_words(command), stream, before=f"{label}: ") + "\n"
-        for label, command in ((then, words), (_("the same in a job script"), job_script))
+        for label, command in commands.items()
+        if command
     )
     if hide_secrets(job_script) != tuple(job_script):
         say(stream, _("zerowiz keeps no secrets: set the variables of these lines first"))

@@ -1,18 +1,21 @@
 """The lines of the wizard: what was detected, and what an answer leads to."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, Reason
+from zerowiz.core.decision.questions import Choice, Question
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile
+from zerowiz.core.structs import replace
 from zerowiz.translation import _, listing
-from zerowiz.ui import remedies, sentences, show
+from zerowiz.ui import pictures, remedies, sentences, show
 from zerowiz.ui.reporter import TerminalLaunchReporter
-from zerowiz.ui.text import gib, gpus, labelled, seconds, size_of
+from zerowiz.ui.text import columns_of, gib, gpus, labelled, seconds, size_of
 
 
 def detected(
@@ -62,6 +65,48 @@ def host(machine: Machine) -> str:
         _("{amount} free", amount=gib(available_bytes)): available_bytes is not None,
     }
     return listing(words for words, is_known in known.items() if is_known)
+
+
+def strategies(question: Question, decision: Decision) -> Question:
+    """The question with the table of strategies as its menu, and why one is recommended."""
+    # A menu has a sign before its lines.
+    first, rows = pictures.strategy_lines(decision, columns_of(sys.stderr) - 5, folded=False)
+    heading, *lines = [
+        "".join(words for words, _colour in line) for line in (first, *(row.line for row in rows))
+    ]
+    at = len(rows[0].line[0][0])
+    choices = tuple(
+        Choice(
+            value=row.evaluated[0].strategy.name,
+            title=line[:at],
+            detail=line[at:].rstrip(),
+        )
+        for row, line in zip(rows, lines, strict=True)
+    )
+    chosen = decision.chosen
+    why = "; ".join(sentences.reasons(decision))
+    recommended = _(
+        "{name} is recommended: {why}",
+        name="" if chosen is None else _(chosen.strategy.words),
+        why=why,
+    )
+    return replace(
+        question,
+        choices=choices,
+        heading=heading,
+        why="" if chosen is None else recommended,
+        default=(chosen or decision.closest).strategy.name,
+    )
+
+
+def as_planned(decision: Decision) -> dict[str, str]:
+    """What a plan is of, by the questions that change it."""
+    job, evaluated = decision.job, decision.chosen or decision.closest
+    return {
+        "strategy": _(evaluated.strategy.words),
+        "machine": gpus(job.machine),
+        "model": job.model.name,
+    }
 
 
 def consequence(decision: Decision) -> str:

@@ -1,9 +1,10 @@
 """Time the optimizer steps of a person's own script, and read its peak memory, while it trains.
 
 `rank.py` starts this file by its path, with the training's own words after it, in every supervised
-job. The script stays as it is: the engine's `step` is wrapped once DeepSpeed has been imported,
-whoever imports it. `zerowiz measure` also ends the training after so many steps; otherwise nothing
-that fails here may end it, and nothing waits for the GPU.
+job, and in rank 0 where a person looks on. The script stays as it is: the engine's `step` is
+wrapped once DeepSpeed has been imported, whoever imports it. `zerowiz measure` also ends the
+training after so many steps; otherwise nothing that fails here may end it, and nothing waits for
+the GPU.
 """
 
 import atexit
@@ -28,24 +29,31 @@ from typing import Any, NoReturn
 STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
 # emit/processes.py: the folder of the attempt, and in it that of these reports.
 ATTEMPT_VARIABLE, MEASURED_FOLDER = "ZEROWIZ_ATTEMPT", "measured"
+# first_steps.py: what a person who looks on is told.
+PROGRESS_VARIABLE = "ZEROWIZ_PROGRESS"
 _ENGINE = "deepspeed.runtime.engine"
 # Of a long job the last ones count.
 _KEPT_STEPS = 100
 # Every one of the first steps is reported, later ones so often.
 _FIRST_STEPS, _REPORT_S = 16, 1.0
+# What DeepSpeed allocates and compiles at its first step is there by then.
+_SHOWN_STEP = 4
 
 
 class StepCounter:
     """Counts the optimizer steps of the first engine that takes one, and notes when each ended.
 
     Args:
-        path: Where the report is written, while the script trains: it may end in any way.
+        path: Where the report is written, while the script trains: it may end in any way; None
+            where nobody supervises it.
         steps: After so many the training is ended; None where it ends by itself.
+        first_steps: What a person sees of them (first_steps.py); None where nobody looks on.
     """
 
-    def __init__(self, path: Path, steps: int | None) -> None:
+    def __init__(self, path: Path | None, steps: int | None, first_steps: Any = None) -> None:  # noqa: ANN401 - of a file that is run
         self._steps = steps
         self._path = path
+        self._first_steps = first_steps
         self._engine: Any = None
         self._count = 0
         self._report_at = 0.0
@@ -56,8 +64,14 @@ class StepCounter:
 
     def note_model(self, model: Any) -> None:  # noqa: ANN401 - untyped library
         """The first engine is about to be built of this model: what the process holds beside it."""
+        self.waits_for("the first batch")
         if self._outside_bytes is None:
             self._outside_bytes = resident_bytes() - tensor_bytes(model)
+
+    def waits_for(self, what: str) -> None:
+        """What the next step waits for."""
+        if self._first_steps is not None:
+            self._first_steps.waits_for = what
 
     def count_backward(self, engine: Any) -> None:  # noqa: ANN401 - untyped library
         """A micro-batch of this engine's next optimizer step."""
@@ -68,17 +82,37 @@ class StepCounter:
         micro_batches = self._backwards.pop(id(engine), 0)
         if self._engine is None:
             self._engine = engine
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            atexit.register(self._report_last)
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                atexit.register(self._report_last)
         if engine is not self._engine:
             return
         self._count += 1
         self._moments.append((self._now(), micro_batches))
+        if self._first_steps is not None:
+            self._tell()
         if self._steps is not None and self._count >= self._steps:
             self._end()
         if self._count <= _FIRST_STEPS or time.monotonic() >= self._report_at:
             self._report()
             self._report_at = time.monotonic() + _REPORT_S
+
+    def _tell(self) -> None:
+        """Tell the person who looks on that the first step has ended, then what one takes."""
+        self._read_moments()
+        if self._count == 1:
+            self._first_steps.end()
+        elif self._count >= _SHOWN_STEP and self._seconds:
+            self._first_steps.show(self._count, self._seconds[-1][0], self._peak_bytes)
+            self._first_steps = None
+
+    @property
+    def _peak_bytes(self) -> int:
+        import torch  # noqa: PLC0415 - the script has loaded it
+
+        if self._on_gpu:
+            return int(torch.cuda.max_memory_allocated())
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def _report_last(self) -> None:
         """Report once more when Python ends."""
@@ -110,6 +144,8 @@ class StepCounter:
 
     def _report(self) -> None:
         """Write what was measured, in one step."""
+        if self._path is None:
+            return
         import torch  # noqa: PLC0415 - the script has loaded it
 
         self._read_moments()
@@ -118,7 +154,7 @@ class StepCounter:
             "steps": self._count,
             "timed_step_seconds": [seconds for seconds, _ in self._seconds],
             "timed_micro_batches": [micro_batches for _, micro_batches in self._seconds],
-            "peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else None,
+            "peak_bytes": self._peak_bytes if self._on_gpu else None,
             "allocator_retries": torch.cuda.memory_stats()["num_alloc_retries"]
             if self._on_gpu
             else None,
@@ -188,6 +224,7 @@ class EngineHook(MetaPathFinder):
 
         def exec_module(module: Any) -> None:  # noqa: ANN401 - untyped library
             load(module)
+            self._counter.waits_for("loading the model")
             engine = module.DeepSpeedEngine
             engine.__init__ = noted(engine.__init__, self._counter)
             engine.step = counted(engine.step, self._counter)
@@ -239,14 +276,19 @@ def counted_backward(backward: Callable[..., Any], counter: StepCounter) -> Call
 
 def main() -> None:
     """Place the hook, then run the script, or `-m` and a module."""
-    folder = Path(os.environ[ATTEMPT_VARIABLE]) / MEASURED_FOLDER
-    steps = os.environ.get(STEPS_VARIABLE)
-    path = folder / f"rank-{os.environ.get('RANK', '0')}.json"
-    counter = StepCounter(path, None if steps is None else int(steps))
+    folder, steps = os.environ.get(ATTEMPT_VARIABLE), os.environ.get(STEPS_VARIABLE)
+    rank, planned = os.environ.get("RANK", "0"), os.environ.get(PROGRESS_VARIABLE)
+    path = None if folder is None else Path(folder) / MEASURED_FOLDER / f"rank-{rank}.json"
+    # By their paths, as this file is: zerowiz need not be installed where the ranks run.
+    shown = beside("first_steps.py")["FirstSteps"](planned) if planned and rank == "0" else None
+    counter = StepCounter(path, None if steps is None else int(steps), shown)
     sys.meta_path.insert(0, EngineHook(counter))
-    # By its path, as this file is: zerowiz need not be installed where the ranks run.
-    beside = runpy.run_path(str(Path(__file__).with_name("prepared_script.py")))
-    beside["run_words"](sys.argv[1:])
+    beside("prepared_script.py")["run_words"](sys.argv[1:])
+
+
+def beside(name: str) -> dict[str, Any]:
+    """What a file beside this one defines."""
+    return runpy.run_path(str(Path(__file__).with_name(name)))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from typing import Any
 
 # core/script/config_delivery.py: the config whose name the script fixes, and what is read instead.
 BASE_VARIABLE, CONFIG_VARIABLE = "ZEROWIZ_BASE_FILE", "ZEROWIZ_CONFIG_FILE"
+# first_steps.py: a person looks on.
+PROGRESS_VARIABLE = "ZEROWIZ_PROGRESS"
 # rank.py: of an Accelerator that is configured from outside.
 ACCELERATE_ON_CPU = {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu"}
 # The `__main__` that made room for the script's: what it has defined is in use to the end.
@@ -84,6 +86,13 @@ def run_words(words: list[str]) -> None:
             sys.path[0] = str(Path(words[0]).resolve().parent)
             sys.argv = words
             _run_script(str(Path(words[0]).absolute()))
+    except KeyboardInterrupt:
+        if PROGRESS_VARIABLE not in os.environ:
+            raise
+        if os.environ.get("RANK", "0") == "0":
+            os.write(2, b"\x1b[2K\rinterrupted\n")
+        # As a shell has it: 128 and the number of the signal. Nothing of Python's own end is said.
+        os._exit(130)
     except Exception as error:  # noqa: BLE001 - whatever the training raises
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:

@@ -64,6 +64,11 @@ EXTENSIONS_VARIABLE, EXTENSIONS_FOLDER = "TORCH_EXTENSIONS_DIR", "torch_extensio
 LOOK_S = 0.5
 SIGNALLED = 128  # what a shell adds to the number of a signal for the exit status
 
+# core/launch/plan.py: a person looks on. What first_steps.py writes for them is in no log.
+PROGRESS_VARIABLE = "ZEROWIZ_PROGRESS"
+PROGRESS = re.compile(rb"\x1b\[2K[^\r\n]*[\r\n]?")
+# What is left of it behind other words is erased (ECMA-48, EL).
+ERASED = b"\x1b[K"
 # Of an Accelerator that is configured from outside (core/script/config_delivery.py); on DeepSpeed's
 # CPU accelerator it needs a state of its own first (prepared_script.py).
 ACCELERATE_ON_CPU = {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu"}
@@ -88,7 +93,9 @@ def rank_command(words: list[str]) -> list[str]:
     words = words[len(local) :]
     program = words[: 2 if words[0] == "-m" else 1]
     is_prepared = ACCELERATE_ON_CPU.items() <= os.environ.items() or BASE_VARIABLE in os.environ
-    is_measured = ATTEMPT_VARIABLE in os.environ
+    is_seen = PROGRESS_VARIABLE in os.environ
+    is_measured = ATTEMPT_VARIABLE in os.environ or (is_seen and os.environ.get("RANK") == "0")
+    is_prepared = is_prepared or (is_seen and not is_measured)
     before = {"prepared_script.py": is_prepared, "measured_script.py": is_measured}
     first = [str(Path(__file__).with_name(name)) for name, needed in before.items() if needed]
     return [sys.executable, "-u", *first, *program, *local, *words[len(program) :]]
@@ -172,6 +179,7 @@ class Stream:
     def __init__(self, source: int, targets: Iterable[int]) -> None:
         self.source = source
         self.targets = list(targets)
+        self.is_seen = PROGRESS_VARIABLE in os.environ and os.isatty(self.targets[0])
         self.held = b""
         self.lines: deque[bytes] = deque(maxlen=TAIL_LINES)
         self.failed_at: float | None = None
@@ -193,8 +201,13 @@ class Stream:
         """Pass on the first bytes of what is kept back, or all of it."""
         piece = self.held[:size]
         self.held = self.held[len(piece) :]
-        self.targets = [target for target in self.targets if write_all(target, piece)]
-        self.remember(piece)
+        logged, seen = PROGRESS.sub(b"", piece), ERASED + piece if self.is_seen else piece
+        self.targets = [
+            target
+            for target in self.targets
+            if write_all(target, seen if target in {1, 2} else logged)
+        ]
+        self.remember(logged)
 
     def remember(self, piece: bytes) -> None:
         """Keep the last lines, and the time at which the last error began to show."""
@@ -432,7 +445,9 @@ def start(command: list[str]) -> tuple[int, int, int]:
 
 def become(command: list[str]) -> NoReturn:
     """Replace this process by the training, without the signal handlers that Python set."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    # zerowiz lets the launcher ignore Ctrl-C where a person looks on (emit/job.py).
+    seen = (signal.SIGINT,) if PROGRESS_VARIABLE in os.environ else ()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, *seen):
         signal.signal(number, signal.SIG_DFL)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 

@@ -1,6 +1,7 @@
 """Launch a job: decide, run the preflight checks, start it, and supervise it or become it."""
 
 import os
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.scheduler import read_launch_environment
 from zerowiz.translation import _
 from zerowiz.ui import sentences
+from zerowiz.ui.text import is_dumb
 
 _LAUNCH = confirmation("launch", _("Launch?"))
 
@@ -54,6 +56,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """How often it is started at most: with less memory, after it ran out of it."""
     grace_seconds: int = 30
     """For ranks to save and end, once they are asked to."""
+    verbose: bool = False
+    """Whether what DeepSpeed's launcher says is wanted, too."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -140,8 +144,16 @@ def make_run(
         grace_seconds=how.grace_seconds,
         max_attempts=how.max_attempts,
         no_local_rank=command.no_local_rank,
+        is_seen=_is_seen(options, has_node=has_node),
+        is_verbose=how.verbose,
         hostfile=options.hostfile,
     )
+
+
+def _is_seen(options: Options, *, has_node: bool) -> bool:
+    """Whether a person looks on at a job of this host; what is only printed is plain."""
+    says_less = options.quiet or options.dry_run or has_node or options.hostfile is not None
+    return not says_less and sys.stderr.isatty() and not is_dumb()
 
 
 def plan_dry_run(launch: Launch, reporter: Reporter, person: Person | None) -> Start:

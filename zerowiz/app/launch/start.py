@@ -16,6 +16,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.resolved_job import config_file, is_same, lr_needed
 from zerowiz.app.resolve.workload import check_local_rank
 from zerowiz.core.findings import Finding, Severity, errors_of
+from zerowiz.core.job_end import predict_run
 from zerowiz.core.launch.job_nodes import (
     OTHER_LAUNCHERS_VARIABLES,
     NodeRank,
@@ -27,6 +28,7 @@ from zerowiz.core.launch.job_nodes import (
     refuse_unsafe_paths,
 )
 from zerowiz.core.launch.plan import (
+    PROGRESS_VARIABLE,
     EntryPoint,
     LauncherCommand,
     LaunchPlan,
@@ -112,6 +114,10 @@ class Run(Struct, frozen=True, kw_only=True):
     """How often it is started at most: with less memory, after it ran out of it."""
     no_local_rank: bool = False
     """Whether the person said that the script takes no `--local_rank`."""
+    is_seen: bool = False
+    """Whether a person looks on at this terminal."""
+    is_verbose: bool = False
+    """Whether what DeepSpeed's launcher says is wanted, too."""
     hostfile: Path | None = None
     node_launch: NodeLaunch | None = None
     """Where each node has a zerowiz of its own: this one."""
@@ -183,8 +189,16 @@ def plan_launch(
     delivery = deliver_plan(plan, script, strategy)
     programs = find_programs(os.environ)
     env = launch_env(machine, programs, os.environ, delivery.env)
+    if run.is_seen:
+        job = plan.resolved.job
+        planned = predict_run(job, plan.decision.of(strategy), machine.accelerator)
+        env[PROGRESS_VARIABLE] = f"{planned.peak_bytes}:{planned.step_seconds or ''}"
     offloads = strategy.offload is not Offload.NONE
     command = launcher_command(run, number, machine, programs, env, offloads=offloads)
+    if run.is_seen and not run.is_verbose:
+        # Of a rank that was killed it alone speaks where nobody supervises.
+        level = "critical" if run.supervised else "error"
+        command = replace(command, options=("--log_level", level, *command.options))
     entry = entry_point(script.facts, delivery.script_args, run)
     files = plan_files(plan, strategy, script.facts.target, script.words)
     if delivery.copy is not None:

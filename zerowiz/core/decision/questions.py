@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
+from zerowiz.core.units import read_count
 from zerowiz.core.workload import ATTENTION_ROWS, OPTIMIZERS, PRECISIONS, Loop
 from zerowiz.errors import AnswerNeededError
 from zerowiz.translation import N_
@@ -174,6 +175,8 @@ class Question(Struct, frozen=True, kw_only=True):
     """None: somebody has to say."""
     choices: tuple[Choice, ...] = ()
     """What is proposed; of kind CHOICE, one of them is the answer."""
+    heading: str = ""
+    """What the columns of the choices are."""
     kind: AnswerKind = AnswerKind.TEXT
     only_if: tuple[str, str] | None = None
     """Asked only where the question of this key, if it matters, has this answer."""
@@ -182,7 +185,7 @@ class Question(Struct, frozen=True, kw_only=True):
         """Why this answer cannot be taken, or None."""
         values = [choice.value for choice in self.choices]
         match self.kind:
-            case AnswerKind.COUNT if not answer.isdecimal() or int(answer) < 1:
+            case AnswerKind.COUNT if (read_count(answer) or 0) < 1:
                 return N_("a whole number from 1 on")
             case AnswerKind.RATE if not _RATE.fullmatch(answer) or not float(answer):
                 return N_("a number such as 5e-5")
@@ -372,12 +375,20 @@ QUESTIONS: tuple[Question, ...] = (
     ),
 )
 
-CHANGEABLE: tuple[Question, ...] = (
-    *(
-        question
-        for question in QUESTIONS
-        if question.key not in {"machine", "script", "config", "model", "goal", "lr"}
+STRATEGY = Question(
+    key="strategy",
+    flag="$stage",
+    text=N_("Which strategy?"),
+    more=N_(
+        "needs is what a rank holds at its peak, free what is left of the budget. A strategy that"
+        " does not fit can be chosen, too: the next menu then has what would help."
     ),
+    kind=AnswerKind.CHOICE,
+)
+"""Asked at the end, with each strategy of the plan as a choice."""
+CHANGEABLE: tuple[Question, ...] = (
+    STRATEGY,
+    *(question for question in QUESTIONS if question.key not in {"script", "config", "goal", "lr"}),
     Question(
         key="global_batch",
         flag="$global_batch",
@@ -433,7 +444,11 @@ DELIVERY = Question(
     ),
 )
 """What is asked where a script takes no config that zerowiz can see."""
-ALL_QUESTIONS = (*QUESTIONS, *(question for question in CHANGEABLE if question not in QUESTIONS))
+ALL_QUESTIONS = (
+    STRATEGY,
+    *QUESTIONS,
+    *(question for question in CHANGEABLE if question not in (STRATEGY, *QUESTIONS)),
+)
 """All that a person can answer, by the order of the menu in which they are changed."""
 
 
@@ -460,7 +475,7 @@ def next_question(answers: Mapping[str, str | None]) -> Question | None:
 # `Launch now?` and what follows it is one of them.
 _MOST_QUESTIONS = 5
 # What has a default that is right for most, the one that is missed least first.
-_SPARED = ("goal", "method")
+_SPARED = ("goal", "precision", "method")
 
 
 def spare(

@@ -336,16 +336,22 @@ def _unless_set(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[s
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
+PROGRESS_VARIABLE = "ZEROWIZ_PROGRESS"
+"""Where a person looks on: the planned peak in bytes, a colon, the planned seconds of a step."""
+
+
 def needs_rank_program(env: Mapping[str, str]) -> bool:
     """Whether only `worker/rank.py` prepares a rank as this job needs it.
 
-    Accelerate would see one rank alone (ACCELERATE_ON_CPU), or the script would read the base.
+    Accelerate would see one rank alone (ACCELERATE_ON_CPU), the script would read the base, or a
+    person who looks on would see nothing until the first step.
 
     Args:
         env: The variables of the job.
     """
     by_accelerate = env.get("ACCELERATE_USE_DEEPSPEED") == "true"
-    return BASE_VARIABLE in env or (by_accelerate and env.get("DS_ACCELERATOR") == "cpu")
+    on_cpu = env.get("DS_ACCELERATOR") == "cpu"
+    return bool({BASE_VARIABLE, PROGRESS_VARIABLE} & env.keys()) or (by_accelerate and on_cpu)
 
 
 def entry_options(entry: EntryPoint, *, by_rank_program: bool) -> tuple[str, ...]:
