@@ -227,6 +227,19 @@ def script_against_option(script: SettingValue, option: SettingValue) -> UsageEr
     )
 
 
+def not_planned(said: str, kind: str) -> UsageError:
+    """The error where ranks share the work in a way that no plan counts.
+
+    Args:
+        said: What asks for it, and where.
+        kind: What it is called.
+    """
+    return UsageError(
+        f"{said}: zerowiz does not plan {kind}",
+        "start this job without zerowiz: a plan without that is for another job",
+    )
+
+
 def _script_against_config(
     script: SettingValue, config: SettingValue, option: SettingValue | None
 ) -> UsageError:

@@ -52,6 +52,7 @@ from zerowiz.core.script.settings import (
     AddedWords,
     ScriptRun,
     ScriptSettings,
+    check_parallelism,
     facts_of,
     learned_by_config,
     settings_of,
@@ -559,6 +560,7 @@ def _fold_job(
         reporter: Hears what that waits for.
     """
     environ = os.environ
+    check_parallelism(script, environ)
     facts, settings = facts_of(script), settings_of(script)
     model_words = () if script is None else _model_words(options, script)
     named = _name_model(options, settings, is_loaded=bool(model_words))

@@ -138,6 +138,15 @@ class StageCall(ScriptCall, frozen=True, kw_only=True):
     kind: StageKind
 
 
+class ParallelUse(ScriptCall, frozen=True, kw_only=True):
+    """What makes several ranks share a tensor, a sequence or experts."""
+
+    size: ValueSource
+    """How many ranks; more than that where it is a value that is no number."""
+    kind: str
+    """What it is called: `tensor parallelism`."""
+
+
 class OwnSizes(Struct, frozen=True, kw_only=True):
     """The sizes of a model that a script builds of its own classes."""
 
@@ -276,6 +285,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     placements: tuple[Placement, ...] = ()
     weight_saves: tuple[WeightSave, ...] = ()
     stage_calls: tuple[StageCall, ...] = ()
+    parallel: tuple[ParallelUse, ...] = ()
     freezes: tuple[ScriptCall, ...] = ()
     """Where it may make parameters of a model that do not train."""
     optimizers_passed: tuple[ScriptCall, ...] = ()

@@ -35,7 +35,7 @@ from zerowiz.core.script.bindings import (
 )
 from zerowiz.core.script.facts import UNSEEN, Convention, ScriptCall, ScriptFacts, ValueSource
 from zerowiz.core.script.trainers import NotCounted, TrainerSettings, known, settle_trainer
-from zerowiz.core.settings import HYPERPARAMETERS, LEARNING
+from zerowiz.core.settings import HYPERPARAMETERS, LEARNING, not_planned
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     SETTINGS,
@@ -524,6 +524,36 @@ def check_accelerator(script: ScriptRun, on: Accelerator) -> None:
             f"{script.facts.path} cannot train on CPU ranks: it does not set `use_cpu`",
             use_cpu.change_to(value=True),
         )
+
+
+PARALLEL_VARIABLES: Mapping[str, str] = {
+    f"PARALLELISM_CONFIG_{name}_SIZE": f"{kind} parallelism"
+    for name, kind in (("TP", "tensor"), ("CP", "context"), ("SP", "sequence"))
+}
+"""What `ParallelismConfig()` of accelerate 1.15 reads where nothing else says a size."""
+
+
+def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str]) -> None:
+    """Refuse a job whose ranks share more than data.
+
+    Args:
+        run: The script as it is run; None without one.
+        environ: Of the job.
+
+    Raises:
+        UsageError: They do, or may.
+    """
+    for name, kind in PARALLEL_VARIABLES.items():
+        if environ.get(name, "1") != "1":
+            raise not_planned(f"the environment has `{name}={environ[name]}`", kind)
+    if run is None:
+        return
+    for use in run.facts.parallel:
+        size = run.setting(use.size)
+        is_one = size is not None and size.value is not True and size.value in {0, 1}
+        if not is_one and run.holds(use.conditions) is not False:
+            said = f"`{use.code}` in {run.facts.where(use.line)}" if size is None else size.source
+            raise not_planned(said, use.kind)
 
 
 def check_method(facts: ScriptFacts, method: Method) -> None:
