@@ -1,4 +1,4 @@
-"""Jobs whose ranks share more than data: planned, or refused by the name of what asks for it."""
+"""Jobs whose ranks share sequences are planned; those that share more are refused by name."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from accelerate import Accelerator, ParallelismConfig
 from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
 (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
 {more}
-Trainer(model=AutoModelForCausalLM.from_pretrained("m"{load}), args=args).train()
+Trainer(model=AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B"{load}), args=args).train()
 """
 ENGINE = """
 import argparse, deepspeed
@@ -47,7 +47,7 @@ REFUSED = {
         trainer("x = ParallelismConfig(cp_size=2)"),
         "cp_size=2)` in t.py l",
     ),
-    "sp that is not seen": (
+    "a size that is not seen": (
         "t.py",
         trainer("x = ParallelismConfig(sp_size=int(open('n').read()))"),
         "zerowiz does not plan sequence parallelism",
@@ -95,10 +95,10 @@ REFUSED = {
             f"{HEAD}  parallelism_config_{name}_size: 4\n",
             f"has `parallelism_config_{name}_size: 4`",
         )
-        for name in ("tp", "cp", "sp")
+        for name in ("tp", "cp")
     },
     "axolotl": ("a.yaml", f"{AXOLOTL}context_parallel_size: 4\n", "`context_parallel_size: 4`"),
-    "ms-swift": ("a.yaml", f"{SWIFT}sequence_parallel_size: 4\n", "`sequence_parallel_size: 4`"),
+    "ms-swift": ("a.yaml", f"{SWIFT}deepspeed_autotp_size: 4\n", "`deepspeed_autotp_size: 4`"),
 }
 
 
@@ -106,7 +106,9 @@ def planned(here: Run, name: str, verb: str, *words: str) -> tuple[int, str]:
     """The exit code of a command for a script, a program's file or a config, and its errors."""
     is_config = name.startswith("c.")
     named = ("--config", name) if is_config else (name,)
-    options = ("--machine", "8xH100", "--model", "1b", *verb.split()[1:])
+    options = ("--machine", "8xH100", *verb.split()[1:])
+    text = Path(name).read_text()
+    options += () if name == "t.py" and "AutoModel" in text else ("--model", "1b")
     result = here(verb.split(maxsplit=1)[0], *options, *named, *words)
     return result.code, result.stderr
 
@@ -147,6 +149,7 @@ def test_a_size_in_the_environment_is_refused(here: Run, monkeypatch: pytest.Mon
     [
         trainer("if False:\n    ParallelismConfig(tp_size=2)"),
         trainer("ParallelismConfig(tp_size=1, sp_size=1, dp_shard_size=8)"),
+        trainer("if False:\n    ParallelismConfig(sp_size=1)"),
         engine("deepspeed.initialize(args=args, model=m, mpu=None)"),
         engine(
             "deepspeed.tp_model_init(m, tp_size=args.tp)\ndeepspeed.initialize(args=args, model=m)"
@@ -171,3 +174,91 @@ def test_an_option_of_the_script_decides(here: Run, folder: Path) -> None:
         code,
         "`--tp 4` after the script: zerowiz does not plan tensor" in errors,
     ), errors
+
+
+# What makes GPUs share sequences, beside an option.
+
+SHARED = "args.parallelism_config = ParallelismConfig(sp_size=4{more})"
+LONG = ("--machine", "8xH100", "--seq-len", "4096")
+
+
+def step_of(here: Run, *words: str) -> tuple[int, int]:
+    """The GPUs that share a sequence, and the sequences of an optimizer step."""
+    result = here("plan", "--json", *LONG, *words)
+    assert 0 == result.code, result.stdout
+    planned = json.loads(result.stdout)
+    step = planned["workload"]
+    shared = step["sequence_parallel"]
+    return shared, step["micro_batch"] * step["accumulation_steps"] * 8 // shared
+
+
+@pytest.fixture
+def shared(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way to say it but an option."""
+    (folder / "plain.py").write_text(trainer())
+    (folder / "t.py").write_text(trainer(SHARED.format(more="")))
+    (folder / "c.yaml").write_text(f"{HEAD}  parallelism_config_sp_size: 4\n")
+    if request.param == "environment":
+        monkeypatch.setenv("PARALLELISM_CONFIG_SP_SIZE", "4")
+    return str(request.param)
+
+
+WAYS = {
+    "script": ("t.py",),
+    "file": ("--config", "c.yaml", "plain.py"),
+    "environment": ("plain.py",),
+    "option": ("--sequence-parallel", "4", "--grad-accum", "1", "plain.py"),
+}
+
+
+@pytest.mark.parametrize("shared", WAYS, indirect=True)
+def test_gpus_share_sequences_by_each_way_to_say_so(here: Run, shared: str) -> None:
+    words = ("--per_device_train_batch_size", "1", "--bf16")
+    assert (4, 2) == step_of(here, *WAYS[shared], *words)
+
+
+def test_the_global_batch_of_a_script_stays_where_an_option_makes_gpus_share(
+    here: Run, folder: Path
+) -> None:
+    (folder / "plain.py").write_text(trainer())
+    assert (1, 64) == step_of(here, "plain.py", "--bf16")
+    assert (4, 64) == step_of(here, "--sequence-parallel", "4", "plain.py", "--bf16")
+    assert (4, 4) == step_of(
+        here, "--sequence-parallel", "4", "--global-batch", "4", "plain.py", "--bf16"
+    )
+
+
+def test_a_script_and_an_option_that_contradict_are_refused(here: Run, folder: Path) -> None:
+    (folder / "t.py").write_text(trainer(SHARED.format(more="")))
+    result = here("plan", *LONG, "--sequence-parallel", "2", "t.py")
+    assert (2, True) == (result.code, "`ParallelismConfig(sp_size=4)` in t.py" in result.stderr)
+
+
+LAUNCH = ("launch", "--dry-run", "--yes", *LONG)
+
+
+def test_a_launch_sets_what_accelerate_reads(here: Run, folder: Path) -> None:
+    (folder / "plain.py").write_text(trainer("# position_ids are in the data"))
+    result = here(*LAUNCH, "--sequence-parallel", "4", "plain.py", "--output_dir", "o", "--bf16")
+    assert 0 == result.code, result.stderr
+    for said in (
+        "ACCELERATE_USE_PARALLELISM_CONFIG=true",
+        "PARALLELISM_CONFIG_SP_SIZE=4",
+        "PARALLELISM_CONFIG_DP_SHARD_SIZE=2",
+        "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION=sdpa",
+    ):
+        assert said in result.stdout
+    alone = here(*LAUNCH, "plain.py", "--output_dir", "o")
+    assert "PARALLELISM_CONFIG" not in alone.stdout
+
+
+def test_a_plain_loop_cannot_be_told_to(here: Run, folder: Path) -> None:
+    (folder / "t.py").write_text(engine("deepspeed.initialize(args=args, model=m)"))
+    result = here(
+        *LAUNCH,
+        *("--model", "llama-3.1-8b", "--lr", "1e-5", "--micro-batch", "1"),
+        *("--sequence-parallel", "4", "t.py"),
+    )
+    assert (2, True) == (result.code, "works with a Trainer or an Accelerator" in result.stderr), (
+        result.stderr
+    )

@@ -107,6 +107,7 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     vllm_memory_fraction: float | None = None
     vllm_sleeps: bool | None = None
     eval_batch: int | None = None
+    sequence_parallel: int | None = None
     # [[[end]]]
     lr: float | None = None
     weight_decay: float | None = None

@@ -112,6 +112,7 @@ def _with_accelerate(path: Path, config: UserConfig, file: AccelerateFile) -> Us
     for member in file.parallel:
         said = f"`{path}` has `{member.key.name}: {plain(member.value)}`"
         raise not_planned(said, PARALLEL_KEYS_OF_FILE[member.key.name])
+    config = replace(config, sequence_parallel=file.sequence_parallel)
     if file.config_file is not None or file.mixed_precision != NO_PRECISION:
         return config
     return replace(config, precision=None, fallback_precision=Precision.FP32)

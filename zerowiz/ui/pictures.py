@@ -617,6 +617,7 @@ _TERMS: Mapping[TermKind, str] = {
     TermKind.HOOKS: _("hooks"),
     TermKind.GATHERING: _("gathering"),
     TermKind.REDUCTION: _("reduction"),
+    TermKind.EXCHANGE: _("exchange"),
     TermKind.OPTIMIZER: _("optimizer"),
     TermKind.CPU_OPTIMIZER: _("cpu optimizer"),
     TermKind.PCIE: _("pcie"),

@@ -14,7 +14,7 @@ from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.workload import SETTINGS, Accounting
+from zerowiz.core.workload import SETTINGS, Accounting, Workload
 from zerowiz.translation import _, listing
 from zerowiz.ui import assumptions, pictures, sentences
 from zerowiz.ui import remedies as remedies_text
@@ -69,6 +69,16 @@ def _words(value: object) -> str:
     return str(value)
 
 
+def _ranks(w: Workload, ranks: int) -> str:
+    if w.sequence_parallel == 1:
+        return _("{count} GPUs", count=ranks)
+    if w.replicas(ranks) == 1:
+        return _("1 group of {shared} GPUs", shared=ranks)
+    return _(
+        "{groups} groups of {shared} GPUs", groups=w.replicas(ranks), shared=w.sequence_parallel
+    )
+
+
 def _job_lines(job: Job, learning: str) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     states = job.state_format
@@ -87,7 +97,7 @@ def _job_lines(job: Job, learning: str) -> tuple[str, ...]:
         " {states} optimizer states, {method}, {checkpointing}",
         micro_batch=w.micro_batch,
         steps=w.accumulation_steps,
-        ranks=_("1 GPU") if ranks == 1 else _("{count} GPUs", count=ranks),
+        ranks=_("1 GPU") if ranks == 1 else _ranks(w, ranks),
         sequences=sequences,
         precision=w.precision,
         states=states,

@@ -18,6 +18,7 @@ from zerowiz.app.resolve.workload import (
     gives_way,
     list_values,
     resolve_workload,
+    shared_by_script,
     splits,
 )
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
@@ -56,6 +57,7 @@ from zerowiz.core.script.settings import (
     facts_of,
     learned_by_config,
     settings_of,
+    shared_by_environment,
 )
 from zerowiz.core.script.trainers import cut_group
 from zerowiz.core.settings import (
@@ -367,7 +369,10 @@ def lr_needed() -> AnswerNeededError:
 
 
 # What no config sets.
-_IN_CODE = ("attention", "loss", "packing", "gradient_checkpointing", "method")
+_IN_CODE = (
+    *("attention", "loss", "packing", "gradient_checkpointing", "method"),
+    "sequence_parallel",
+)
 
 
 def _trusted(options: Options, settings: ScriptSettings) -> tuple[str, ...]:
@@ -564,9 +569,14 @@ def _fold_job(
     facts, settings = facts_of(script), settings_of(script)
     model_words = () if script is None else _model_words(options, script)
     named = _name_model(options, settings, is_loaded=bool(model_words))
-    values = (*list_values(options, settings, config, machine.world_size, answered), *chosen)
+    by_environ = tuple(shared_by_environment(environ))
+    shared = options.sequence_parallel or next((int(str(v.value)) for v in by_environ), None)
+    shared = shared or config.sequence_parallel or shared_by_script(settings)
+    replicas = max(1, machine.world_size // shared)
+    of_all = list_values(options, settings, config, replicas, answered)
+    values = (*of_all, *by_environ, *chosen)
     said = fold(values, partial(gives_way, settings))
-    of_step = resolve_workload(said, options, settings, config, machine)
+    of_step = resolve_workload(said, options, settings, config, machine, replicas)
     workload = of_step.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)

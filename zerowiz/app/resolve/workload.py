@@ -194,6 +194,7 @@ def list_values(
     of_config = {
         "micro_batch": micro_batch,
         "accumulation_steps": steps,
+        "sequence_parallel": config.sequence_parallel,
         "precision": config.precision,
         "torch_autocast": config.torch_autocast,
         "optimizer_state_dtype": config.state_dtype,
@@ -229,11 +230,20 @@ def keep_steps(options: Options, settings: ScriptSettings, config: UserConfig) -
     """
     micro_batch, own, steps = options.micro_batch, settings.micro_batch, settings.accumulation_steps
     silent = replace(options, micro_batch=None)
-    if micro_batch is None or own is None or options.global_batch is not None:
+    more = (options.sequence_parallel or 1) // shared_by_script(settings)
+    is_split = micro_batch is not None or more > 1
+    if not is_split or own is None or options.global_batch is not None:
         return None
     if not splits(silent, settings, config):
         return None
-    return keep_batch(own.value * (1 if steps is None else steps.value), micro_batch)
+    part = own.value * (1 if steps is None else steps.value) * more
+    return keep_batch(part, micro_batch or own.value)
+
+
+def shared_by_script(settings: ScriptSettings) -> int:
+    """The ranks that share each sequence as the script is."""
+    shared: ScriptValue[int] | None = settings.sequence_parallel
+    return 1 if shared is None else shared.value
 
 
 def _batch_of_config(
@@ -280,6 +290,7 @@ def resolve_workload(
     settings: ScriptSettings,
     config: UserConfig,
     machine: Machine,
+    replicas: int,
 ) -> ResolvedWorkload:
     """The workload; a default of ours where nobody says.
 
@@ -288,7 +299,8 @@ def resolve_workload(
         options: What was said.
         settings: What the script says.
         config: What the user's own config says.
-        machine: Its ranks share a global batch, and it takes bf16 or not.
+        machine: It takes bf16 or not.
+        replicas: The ranks, or groups of ranks, that share a global batch.
 
     Raises:
         UsageError: A global batch is no multiple of what is said, or no step has all of it.
@@ -297,8 +309,8 @@ def resolve_workload(
     values["precision"] = values["precision"] or config.fallback_precision
     is_chosen = "micro_batch" in said and said["micro_batch"].origin is Origin.CHOSEN
     if options.global_batch is not None and not is_chosen:
-        steps = None if config.base is not None else config.batch(machine.world_size)[1]
-        values |= _split(options.global_batch, options, values, settings, steps, machine.world_size)
+        steps = None if config.base is not None else config.batch(replicas)[1]
+        values |= _split(options.global_batch, options, values, settings, steps, replicas)
     known = {name: value for name, value in values.items() if value is not None}
     if settings.adapts and "method" not in known:
         # The larger of the two: weights of 16 bits.

@@ -70,7 +70,9 @@ class AccelerateFile(Struct, frozen=True, kw_only=True):
     dropped: tuple[KeyToken, ...]
     """Its paths for NVMe, which no variable of `accelerate launch` carries."""
     parallel: tuple[Member, ...]
-    """Its sizes by which several ranks share one sequence or one tensor."""
+    """Its sizes by which ranks share more than data, and which are not planned."""
+    sequence_parallel: int | None
+    """The ranks that share each sequence, where it says so."""
 
     @property
     def ranks_per_node(self) -> int:
@@ -178,9 +180,9 @@ FILE_KNOWN = frozenset(
 # utils/dataclasses.py, ParallelismConfig; what replicates or shards data is DeepSpeed's own matter.
 PARALLEL_KEYS: Mapping[str, str] = {
     f"parallelism_config_{name}_size": f"{kind} parallelism"
-    for name, kind in (("tp", "tensor"), ("cp", "context"), ("sp", "sequence"))
+    for name, kind in (("tp", "tensor"), ("cp", "context"))
 }
-"""The keys by which ranks share a tensor or a sequence, and what that is called."""
+"""The keys by which ranks share more than data, and what that is called."""
 
 
 def is_accelerate(values: Mapping[str, Node]) -> bool:
@@ -222,6 +224,7 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
         refused.append(precision.key)
     ids, sizes = values.get("gpu_ids"), members.get("parallelism_config")
     sharing = sizes.value.members if sizes and isinstance(sizes.value, Object) else ()
+    shared = (m.value for m in sharing if m.key.name == "parallelism_config_sp_size")
     return AccelerateFile(
         path=path,
         section=section.members,
@@ -255,6 +258,7 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
             for member in sharing
             if member.key.name in PARALLEL_KEYS and (_count(plain(member.value)) or 1) > 1
         ),
+        sequence_parallel=next((_count(plain(value)) for value in shared), None),
     )
 
 

@@ -216,6 +216,8 @@ _SOURCES = {
     # `Accelerator(mixed_precision=...)`, and `precision` and `devices` of Lightning's Trainer.
     "mixed_precision",
     "devices",
+    # `dp_shard_size` of a ParallelismConfig.
+    "data_parallel",
     # What makes the batches of a loop floats, or may, where nothing casts them.
     "float_batches",
     "model",
@@ -257,6 +259,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """The classes of the optimizers that it builds, each once."""
     unfused_adam_line: int | None = None
     """Where it builds torch's Adam without `fused=True`, which holds more than is counted."""
+    names_positions: bool = False
+    """Whether it says `position_ids` somewhere."""
     saves_portably: bool = False
     """Whether it saves by the templates' `portable_checkpoint`, which loads at every stage."""
     counts_micro_steps: bool = False

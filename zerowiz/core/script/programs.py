@@ -501,10 +501,7 @@ MS_SWIFT = Program(
         "use_dora",
         "use_galore",
     ),
-    parallel={
-        "sequence_parallel_size": "sequence parallelism",
-        "deepspeed_autotp_size": "tensor parallelism",
-    },
+    parallel={"deepspeed_autotp_size": "tensor parallelism"},
     excluding=("fsdp",),
 )
 PROGRAMS = (

@@ -35,7 +35,13 @@ from zerowiz.core.script.bindings import (
 )
 from zerowiz.core.script.facts import UNSEEN, Convention, ScriptCall, ScriptFacts, ValueSource
 from zerowiz.core.script.trainers import NotCounted, TrainerSettings, known, settle_trainer
-from zerowiz.core.settings import HYPERPARAMETERS, LEARNING, not_planned
+from zerowiz.core.settings import (
+    HYPERPARAMETERS,
+    LEARNING,
+    Origin,
+    SettingValue,
+    not_planned,
+)
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     SETTINGS,
@@ -151,6 +157,14 @@ def _eval_batch(run: Resolver, value: object) -> Words | None:
     return _by_option("eval_batch", run, value) if value else None
 
 
+def _sequence_parallel(run: Resolver, value: object) -> Words | None:
+    """By variables that Accelerate reads, where the script says no size itself."""
+    facts = run.facts
+    if facts.sequence_parallel.seen:
+        return run.words_for(facts.sequence_parallel, value)
+    return () if facts.integration in {Integration.HF, Integration.ACCELERATE} else None
+
+
 # The settings that more than their own option decides.
 _ROUTES: Mapping[str, Route] = {
     "accumulation_steps": _accumulation,
@@ -159,6 +173,7 @@ _ROUTES: Mapping[str, Route] = {
     "vllm_memory_fraction": _vllm_fraction,
     "eval_batch": _eval_batch,
     "method": _method,
+    "sequence_parallel": _sequence_parallel,
 }
 
 
@@ -528,13 +543,23 @@ def check_accelerator(script: ScriptRun, on: Accelerator) -> None:
 
 PARALLEL_VARIABLES: Mapping[str, str] = {
     f"PARALLELISM_CONFIG_{name}_SIZE": f"{kind} parallelism"
-    for name, kind in (("TP", "tensor"), ("CP", "context"), ("SP", "sequence"))
+    for name, kind in (("TP", "tensor"), ("CP", "context"))
 }
 """What `ParallelismConfig()` of accelerate 1.15 reads where nothing else says a size."""
 
 
+def shared_by_environment(environ: Mapping[str, str]) -> Iterator[SettingValue]:
+    """The ranks that share each sequence, where the same says so."""
+    name = "PARALLELISM_CONFIG_SP_SIZE"
+    said = environ.get(name, "")
+    if said.isdecimal() and int(said) > 1:
+        yield SettingValue(
+            name="sequence_parallel", value=int(said), origin=Origin.ENVIRONMENT, source=name
+        )
+
+
 def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str]) -> None:
-    """Refuse a job whose ranks share more than data.
+    """Refuse a job whose ranks share more than data and sequences.
 
     Args:
         run: The script as it is run; None without one.

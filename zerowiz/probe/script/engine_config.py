@@ -393,8 +393,17 @@ _SIZES: Mapping[str, Mapping[str, str]] = {
 
 
 def with_parallelism(facts: ScriptFacts, read: Reader) -> ScriptFacts:
-    """Add what makes ranks share more than data."""
-    return replace(facts, parallel=(*_sizes(read), *_written_sizes(read)))
+    """Add what makes ranks share more than data; the size of a sequence's group is a setting."""
+    uses = (*_sizes(read), *_written_sizes(read))
+    shared = [use for use in uses if "(sp_size=" in use.code and use.size.seen]
+    settled = [use for use in shared if not use.conditions or use.size.flag is not None]
+    facts = facts.with_sources(sequence_parallel=agree(use.size for use in settled))
+    if not facts.sequence_parallel.seen:
+        settled = []
+    built = read.source.by_method.get("ParallelismConfig", [])
+    sizes = (read.keyword(call, "dp_shard_size") or UNSEEN for call in built)
+    facts = facts.with_sources(data_parallel=agree(sizes))
+    return replace(facts, parallel=tuple(use for use in uses if use not in settled))
 
 
 def _sizes(read: Reader) -> Iterator[ParallelUse]:

@@ -99,6 +99,7 @@ def _facts(
     facts = replace(
         facts,
         starts=None if starts == path_name else starts,
+        names_positions="position_ids" in read.source.text,
         saves_portably=_PORTABLE.search(text) is not None,
     )
     for add in (
