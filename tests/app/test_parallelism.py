@@ -262,3 +262,36 @@ def test_a_plain_loop_cannot_be_told_to(here: Run, folder: Path) -> None:
     assert (2, True) == (result.code, "works with a Trainer or an Accelerator" in result.stderr), (
         result.stderr
     )
+
+
+AUTO = ("--sequence-parallel", "auto", "--gradient-checkpointing", "--loss", "liger")
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [("32768", 1), ("262144", 4)])
+def test_as_few_gpus_share_as_let_the_job_fit(here: Run, tokens: str, expected: int) -> None:
+    said = ("--machine", "8xH100", "--model", "llama-3.1-8b", "--seq-len", tokens)
+    planned = json.loads(here("plan", "--json", *said, *AUTO).stdout)
+    assert (expected, expected) == (
+        planned["workload"]["sequence_parallel"],
+        planned["workload"]["accumulation_steps"],
+    )
+    assert planned["chosen"] is not None
+
+
+def test_auto_settles_the_words_of_a_script(here: Run, folder: Path) -> None:
+    (folder / "plain.py").write_text(trainer("# position_ids are in the data"))
+    said = ("launch", "--dry-run", "--yes", "--machine", "8xH100", "--seq-len", "131072")
+    words = ("--sequence-parallel", "auto", "plain.py", "--bf16", "--output_dir", "o")
+    result = here(*said, *words)
+    assert 0 == result.code, result.stderr
+    assert "GPUs for each sequence, as " in result.stderr
+    assert "PARALLELISM_CONFIG_SP_SIZE=8" in result.stdout
+    assert "--gradient_accumulation_steps 64" in result.stdout
+
+
+def test_auto_can_be_said_in_the_answers_file(here: Run, folder: Path) -> None:
+    (folder / "zerowiz.toml").write_text('sequence-parallel = "auto"\n')
+    said = ("--machine", "8xH100", "--model", "llama-3.1-8b", "--seq-len", "262144")
+    words = ("--gradient-checkpointing", "--loss", "liger")
+    planned = json.loads(here("plan", "--json", *said, *words).stdout)
+    assert 4 == planned["workload"]["sequence_parallel"]

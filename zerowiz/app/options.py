@@ -297,6 +297,8 @@ def _read(kind: type, value: object, name: str) -> object:
     choices = choices_of(kind, row)
     if row is OTHER_SETTINGS["stage"] and type(value) is int:
         value = str(value)
+    if row.has_auto and value == "auto":
+        value = 0
     if choices and isinstance(value, str):
         value = canonical_choice(row.key, value, choices)
     if issubclass(kind, Enum) and value not in list(kind):

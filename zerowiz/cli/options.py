@@ -150,10 +150,18 @@ def option_of(
         show_default=False,
         envvar=variable,
         show_envvar=False,
-        parser=_parser_of(row, kind, choices) if choices else None,
+        parser=_count_or_auto
+        if row.has_auto
+        else _parser_of(row, kind, choices)
+        if choices
+        else None,
         metavar=f"[{'|'.join(choices)}]" if choices else row.value,
         autocompletion=complete_setting(row, choices),
     )
+
+
+def _count_or_auto(text: str) -> int:
+    return 0 if text == "auto" else int(text)
 
 
 def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[[str], object]:

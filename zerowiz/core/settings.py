@@ -67,6 +67,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """Its key in DeepSpeed's config, which is also what the engine calls it."""
     program_keys: Mapping[str, str] = {}
     """Its key in the files of axolotl, LLaMA-Factory and ms-swift, by the program's name."""
+    has_auto: bool = False
+    """Whether it can be `auto`, for which its number is 0: zerowiz chooses it."""
     names: Mapping[Written, object] = {}
     """What each of a script's words for a value means, where it has other ones than zerowiz."""
 

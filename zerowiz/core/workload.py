@@ -952,9 +952,12 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count,
         SettingRow(
             flag="--sequence-parallel",
-            help="GPUs of a node that share each sequence (Ulysses)",
+            help="GPUs of a node that share each sequence (Ulysses); auto: if it helps",
             default="your script's, else 1",
             panel=Panel.JOB,
+            value="<int|auto>",
+            least=0,
+            has_auto=True,
             program_keys={"ms-swift": "sequence_parallel_size"},
         ),
     ] = 1

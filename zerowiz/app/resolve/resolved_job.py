@@ -15,10 +15,10 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.model import read_and_trace
 from zerowiz.app.resolve.workload import (
     by_script,
+    find_replicas,
     gives_way,
     list_values,
     resolve_workload,
-    shared_by_script,
     splits,
 )
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
@@ -27,6 +27,7 @@ from zerowiz.core.decision.job import (
     Objective,
     OpenSettings,
     Uncounted,
+    list_shared,
     longest_tokens,
     why_no_bf16,
 )
@@ -53,6 +54,7 @@ from zerowiz.core.script.settings import (
     AddedWords,
     ScriptRun,
     ScriptSettings,
+    can_be_given,
     check_parallelism,
     facts_of,
     learned_by_config,
@@ -232,6 +234,13 @@ def _losses(options: Options, settings: ScriptSettings, job: Job) -> Iterator[Lo
     silent = options.loss is None and settings.is_open("loss", Loss.LIGER)
     if silent and counted and job.workload.loss is Loss.PLAIN and _has("liger_kernel", job):
         yield Loss.LIGER
+
+
+def _shared(options: Options, script: ScriptRun | None, job: Job) -> tuple[int, ...]:
+    """How many ranks could share each sequence, with the micro-steps that keep the global batch."""
+    names = ("sequence_parallel", "accumulation_steps")
+    reached = script is None or all(can_be_given(script, name, 2) for name in names)
+    return list_shared(job) if reached and options.own_config is None else ()
 
 
 def _has(package: str, job: Job) -> bool:
@@ -569,12 +578,9 @@ def _fold_job(
     facts, settings = facts_of(script), settings_of(script)
     model_words = () if script is None else _model_words(options, script)
     named = _name_model(options, settings, is_loaded=bool(model_words))
-    by_environ = tuple(shared_by_environment(environ))
-    shared = options.sequence_parallel or next((int(str(v.value)) for v in by_environ), None)
-    shared = shared or config.sequence_parallel or shared_by_script(settings)
-    replicas = max(1, machine.world_size // shared)
-    of_all = list_values(options, settings, config, replicas, answered)
-    values = (*of_all, *by_environ, *chosen)
+    beside = (*shared_by_environment(environ), *chosen)
+    replicas = find_replicas(options, settings, config, beside, machine.world_size)
+    values = (*list_values(options, settings, config, replicas, answered), *beside)
     said = fold(values, partial(gives_way, settings))
     of_step = resolve_workload(said, options, settings, config, machine, replicas)
     workload = of_step.workload
@@ -625,6 +631,8 @@ def _fold_job(
         uncounted=tuple(dict.fromkeys((*(item.what for item in not_counted), *besides))),
     )
     freedom = find_freedom(options, facts, settings, config, job)
+    if options.sequence_parallel == 0 and "sequence_parallel" not in said:
+        freedom = replace(freedom, shared=_shared(options, script, job))
     if not options.ignore_oom and has_histories(environ):
         keys = dict.fromkeys(variant.key for variant in list_variants(job, freedom))
         seen = (read_history(history_path(key, environ)).ran_out for key in keys)

@@ -1,6 +1,6 @@
 """Settle what a rank of the job trains with: as options, the script and a config say."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
@@ -208,7 +208,7 @@ def list_values(
             yield SettingValue(name=name, value=value, origin=Origin.CONFIG, source=source)
     for name in (*_OF_STEP, "optimizer_state_dtype", "stage", "offload", *HYPERPARAMETERS):
         value = getattr(options, name)
-        if value is not None:
+        if value is not None and (name, value) != ("sequence_parallel", 0):
             source = as_typed(name, value)
             origin = Origin.ANSWER if name in answered else Origin.OPTION
             yield SettingValue(name=name, value=value, origin=origin, source=source)
@@ -238,6 +238,27 @@ def keep_steps(options: Options, settings: ScriptSettings, config: UserConfig) -
         return None
     part = own.value * (1 if steps is None else steps.value) * more
     return keep_batch(part, micro_batch or own.value)
+
+
+def find_replicas(
+    options: Options,
+    settings: ScriptSettings,
+    config: UserConfig,
+    others: Sequence[SettingValue],
+    ranks: int,
+) -> int:
+    """The groups of ranks that share each sequence, by what counts most.
+
+    Args:
+        options: What was said.
+        settings: What the script says.
+        config: What the person's own config says.
+        others: What the environment says, then what a search chose.
+        ranks: All of them.
+    """
+    said = (int(str(v.value)) for v in reversed(others) if v.name == "sequence_parallel")
+    by_others = options.sequence_parallel or next(said, None)
+    return ranks // (by_others or config.sequence_parallel or shared_by_script(settings)) or 1
 
 
 def shared_by_script(settings: ScriptSettings) -> int:

@@ -501,13 +501,16 @@ class OpenSettings(Struct, frozen=True, kw_only=True):
     """The kernels that could be taken instead of the job's."""
     losses: tuple[Loss, ...] = ()
     """The losses that could be taken instead of the job's."""
+    shared: tuple[int, ...] = ()
+    """How many ranks could share each sequence, with as many times the micro-steps."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """What a search may choose, by its names in options and in the step."""
         is_open = {
             "micro_batch": self.split,
-            "accumulation_steps": self.split,
+            "accumulation_steps": self.split or self.shared,
+            "sequence_parallel": self.shared,
             "gradient_checkpointing": self.checkpointing,
             "attention": self.attention,
             "loss": self.losses,
