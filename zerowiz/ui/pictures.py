@@ -85,6 +85,7 @@ _SHORT: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_ZERO2: "ZeRO-2?",
     FlowchartQuestion.FAST_INTERCONNECT: _("Fast link?"),
     FlowchartQuestion.FITS_ZERO3: "ZeRO-3?",
+    FlowchartQuestion.IS_THE_SEQUENCE: _("Sequence?"),
     FlowchartQuestion.FITS_OFFLOAD: _("Offload?"),
     FlowchartQuestion.LEANER_AND_FASTER: _("Better?"),
     FlowchartQuestion.SURE_AND_AS_FAST: _("Surer?"),
@@ -122,7 +123,9 @@ def _step(
     branch = "" if is_followed(step, is_last=is_last) else f"╌ {other_branch(decision, step)}"
     if is_short:
         room = MOST_COLUMNS - length(asked) - len("  ")
-        yield (*asked, ("  ", None), (_within(branch, room), Colour.DIM)) if branch else asked
+        branch = _within(branch, room)
+        shows = branch and cells_of(branch) <= room
+        yield (*asked, ("  ", None), (branch, Colour.DIM)) if shows else asked
         return
     yield asked
     if branch:
@@ -138,6 +141,8 @@ def _rate(answer: Answer, machine: Machine) -> Iterator[Span]:
 
 def is_followed(step: FlowchartStep, *, is_last: bool) -> bool:
     """Whether what is asked next stands where a "yes" that was not taken led."""
+    if step.answer.question is FlowchartQuestion.IS_THE_SEQUENCE:
+        return True
     return step.answer.answer and step.about is not None and not is_last
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
+from zerowiz.core.decision.flowchart import Constraints, FlowchartQuestion, Reason, decide
 from zerowiz.core.decision.job import Job, list_shared, why_not_shared
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine, with_nodes
@@ -174,3 +175,39 @@ def test_what_can_share_is_listed() -> None:
     assert () == list_shared(job(replace(STEP, attention=Attention.EAGER)))
     packed = replace(STEP, packing=True, attention=Attention.FLASH)
     assert (2, 4, 8) == list_shared(job(packed))
+
+
+# The flowchart asks whether it is the sequence that does not fit, before it asks of offload.
+
+SEVENTY = KNOWN["meta-llama/Llama-3.1-70B"].build()
+FITS_ZERO3, SEQUENCE = FlowchartQuestion.FITS_ZERO3, FlowchartQuestion.IS_THE_SEQUENCE
+OFFLOAD = FlowchartQuestion.FITS_OFFLOAD
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (job(Workload(sequence_tokens=65536)), True),
+        (job(Workload(sequence_tokens=65536, loss=Loss.LIGER)), True),
+        (job(shared(4, Workload(sequence_tokens=524288))), True),
+        (job(Workload(sequence_tokens=512, gradient_checkpointing=True), SEVENTY), None),
+        (job(STEP), None),
+    ],
+)
+def test_the_flowchart_says_whether_it_is_the_sequence(made: Job, expected: bool | None) -> None:
+    decision = decide(made, Constraints())
+    asked = [answer.question for answer in decision.answers]
+    said = {answer.question: answer.answer for answer in decision.answers}
+    assert expected is said.get(SEQUENCE)
+    assert bool(expected) is (Reason.SEQUENCE_TOO_LONG in decision.reasons)
+    if expected:
+        at = asked.index(SEQUENCE)
+        assert (FITS_ZERO3, OFFLOAD) == (asked[at - 1], asked[at + 1])
+
+
+def test_what_is_left_without_the_tokens_does_not_depend_on_them() -> None:
+    def left(tokens: int) -> int:
+        estimate = evaluate(job(Workload(sequence_tokens=tokens)), ZERO3).estimate
+        return estimate.peak_bytes - estimate.of_tokens_bytes
+
+    assert left(16384) == left(65536)

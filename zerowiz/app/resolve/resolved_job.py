@@ -919,6 +919,7 @@ def find_basis(
         resolved.in_fp32,
         assumptions.beyond_positions(job.model, job.workload),
         assumptions.each_layers(job.workload) if job.workload.checkpointed_each > 1 else None,
+        assumptions.shared_sequences(job.workload) if job.workload.sequence_parallel > 1 else None,
         assumptions.falls_back(job.model.architecture.family, resolved.falls_back)
         if resolved.falls_back
         else None,

@@ -1,5 +1,6 @@
 """Choose a strategy, and with it every setting that nobody decided."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, product
@@ -696,15 +697,16 @@ def _limit(job: Job, strategy: StrategyRow, step: Workload) -> Limit:
 
     batch = _largest(lambda n: runs(replace(step, micro_batch=n)), _MOST_SEQUENCES)
     positions = _positions(job)
-    tokens = _TOKENS * _largest(
-        lambda n: runs(replace(step, sequence_tokens=n * _TOKENS)), positions // _TOKENS
+    unit = math.lcm(_TOKENS, step.sequence_parallel)
+    tokens = unit * _largest(
+        lambda n: runs(replace(step, sequence_tokens=n * unit)), positions // unit
     )
     return Limit(
         strategy=strategy,
         gradient_checkpointing=step.gradient_checkpointing,
         micro_batch=batch,
         sequence_tokens=tokens,
-        by_positions=tokens > positions - _TOKENS,
+        by_positions=tokens > positions - unit,
     )
 
 
