@@ -50,7 +50,7 @@ REFUSED = {
     "a size that is not seen": (
         "t.py",
         trainer("x = ParallelismConfig(sp_size=int(open('n').read()))"),
-        "zerowiz does not plan sequence parallelism",
+        "zerowiz does not see how many GPUs share each sequence",
     ),
     "tp of transformers": ("t.py", trainer(load=', tp_plan="auto"'), "tp_plan='auto')` in t.py"),
     "mpu of an engine": (

@@ -578,6 +578,11 @@ def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str]) -> None
         is_one = size is not None and size.value is not True and size.value in {0, 1}
         if not is_one and run.holds(use.conditions) is not False:
             said = f"`{use.code}` in {run.facts.where(use.line)}" if size is None else size.source
+            if size is None and "(sp_size=" in use.code:
+                raise UsageError(
+                    f"{said}: zerowiz does not see how many GPUs share each sequence",
+                    "write the number there, or an option of the script",
+                )
             raise not_planned(said, use.kind)
 
 
