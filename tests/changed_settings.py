@@ -45,5 +45,6 @@ CHANGED: Mapping[str, tuple[Workload, Workload]] = {
     "vllm_memory_fraction": (_GENERATED, replace(_GENERATED, vllm_memory_fraction=0.3)),
     "vllm_sleeps": (_WITH_VLLM, replace(_WITH_VLLM, vllm_sleeps=True)),
     "eval_batch": (_PLAIN, replace(_PLAIN, eval_batch=8)),
+    "sequence_parallel": (_PLAIN, replace(_PLAIN, sequence_parallel=2)),
 }
 """By the setting: a step, and the same one with another value of it."""

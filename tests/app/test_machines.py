@@ -108,10 +108,6 @@ SUPER_OFFLOAD = {"device": "cpu", "super_offload": True}
     ("config", "keys"),
     [
         ({"optimizer": {"type": "Lamb"}}, "`optimizer.type`"),
-        (
-            {"sequence_parallel_size": 2, "expert_parallel": {"enabled": True}},
-            "`sequence_parallel_size`, `expert_parallel`",
-        ),
         ({"compile": {"deepcompile": True}}, "`compile.deepcompile`"),
         (
             {"zero_optimization": {"stage": 2, "offload_optimizer": SUPER_OFFLOAD}},

@@ -26,7 +26,7 @@ def here_in(here: Run, monkeypatch: pytest.MonkeyPatch) -> RunIn:
 # A value for each setting, as one types it and as the file says it; those of one line go together.
 SAID: tuple[Mapping[str, object], ...] = (
     {"model": "7b", "machine": "8xH100-80GB-SXM", "seq-len": 4096, "micro-batch": 2, "stage": "2"}
-    | {"eval-batch": 8},
+    | {"eval-batch": 8, "sequence-parallel": 1},
     {"model": "7b", "machine": "4xA100-40GB", "method": "lora", "lora-rank": 8, "stage": 3}
     | {"lora-target-modules": "q_proj,v_proj", "gradient-checkpointing": True, "allow-slow": True},
     {"model": "llama-3.1-8b", "machine": "8xH200", "nodes": 2, "interconnect": "infiniband:400Gb/s"}

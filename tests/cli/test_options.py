@@ -38,7 +38,7 @@ SHARED = {
     "--isolated",
     *("--trainer", "--reference", "--completion-tokens", "--generation-batch"),
     *("--vllm-memory-fraction", "--vllm-sleeps", "--no-vllm-sleeps"),
-    "--eval-batch",
+    *("--eval-batch", "--sequence-parallel"),
     *("--lr", "--weight-decay", "--warmup-steps", "--max-grad-norm"),
 }
 # A value for each that this job bears; `None` is a switch.
@@ -83,6 +83,7 @@ VALUES: dict[str, str | None] = {
     "--vllm-memory-fraction": "0.3",
     "--vllm-sleeps": None,
     "--eval-batch": "4",
+    "--sequence-parallel": "1",
     "--lr": "6e-4",
     "--weight-decay": "0.1",
     "--warmup-steps": "20",

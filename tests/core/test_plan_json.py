@@ -142,6 +142,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
             "vllm_memory_fraction": "NoneType",
             "vllm_sleeps": "NoneType",
             "eval_batch": "int",
+            "sequence_parallel": "int",
             "accounting": "str",
         },
         "flowchart": [

@@ -758,6 +758,14 @@ FOUND = (
         ERROR,
         truth=Truth.RAISES,
     ),
+    has(
+        "other-parallelism",
+        top('"expert_parallel": {"enabled": true}'),
+        "expert_parallel.enabled",
+        2,
+        WARNING,
+        truth=Truth.WORKS,
+    ),
     has("bad-release", zero(2), "zero_optimization.stage", 2, ERROR, OF_0_18_2),
     has(
         "bad-release",
@@ -1078,6 +1086,7 @@ SILENT = (
         DEEPSPEED,
     ),
     ("refused-together", top('"compile": {"passes": ["z1", "autotp"]}'), DEEPSPEED),
+    ("other-parallelism", top('"tensor_parallel": {"autotp_size": 1}'), DEEPSPEED),
     ("unknown-optimizer", top('"optimizer": {"name": "AdamW", "params": {}}'), DEEPSPEED),
     ("out-of-range", top(optimizer("AdamW", '{"betas": [0.9, 0], "lr": 0}')), DEEPSPEED),
     ("out-of-range", top('"sequence_parallel_size": 1', '"gradient_clipping": 0'), DEEPSPEED),

@@ -57,6 +57,7 @@ class Case(TypedDict):
     attention: str
     loss: str
     packing: bool
+    sequence_parallel: int
     lora_rank: int | None
     lora_target_modules: list[str]
     quantized: bool
@@ -133,6 +134,8 @@ class Report(TypedDict, total=False):
     gpu: str
     versions: dict[str, str]
     wrapper: list[str]
+    losses: list[float]
+    """Of each measured micro-step; of all ranks that share its sequences, where some do."""
     expandable_segments: bool | None
     allocator_retries: int | None
     peak_reserved_bytes: int | None

@@ -31,7 +31,15 @@ from zerowiz.core.memory import losses as predicted_losses
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
-from zerowiz.core.workload import Attention, Loss, Optimizer, Precision, StateDtype, Workload
+from zerowiz.core.workload import (
+    Attention,
+    Loop,
+    Loss,
+    Optimizer,
+    Precision,
+    StateDtype,
+    Workload,
+)
 from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table
 
@@ -310,7 +318,9 @@ def test_a_setting_reaches_the_ranks_or_is_refused(
 ) -> None:
     before, after = CHANGED[name]
     if name not in NOT_TRAINED:
-        assert case_of(before, zero_optimization=zero) != case_of(after, zero_optimization=zero)
+        said: dict[str, object] = {"zero_optimization": zero}
+        said |= {"loop": Loop.TRAINER} if name == "sequence_parallel" else {}
+        assert case_of(before, **said) != case_of(after, **said)
     else:
         with pytest.raises(UsageError, match=f"`measure` cannot train with .*`{name}`"):
             case_of(after)

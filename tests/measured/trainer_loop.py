@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import ParallelismConfig
+from accelerate.utils import DeepSpeedSequenceParallelConfig
 from measured.loops import StepRecorder, TimingPass, name_iteration
-from measured.models import in_shards, make_batch
+from measured.models import ATTENTION, in_shards, make_batch
 from measured.ranks import Case, Phase
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -81,6 +83,7 @@ class _MeasuredTrainer(Trainer):  # type: ignore[misc]
             init: Is closed when the engine stands.
         """
         self._recorder, self._init, self._steps = recorder, init, case["steps"]
+        self._losses: list[torch.Tensor] = []
         self.add_callback(_Steps(case["steps"], self, recorder, timing))
 
     def engine_stands(self) -> None:
@@ -103,7 +106,14 @@ class _MeasuredTrainer(Trainer):  # type: ignore[misc]
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         """The forward pass."""
-        return self._measured("forward", super().compute_loss)(*args, **kwargs)
+        loss = self._measured("forward", super().compute_loss)(*args, **kwargs)
+        if self.state.global_step < self._steps:
+            self._losses.append(loss.detach())
+        return loss
+
+    def report_losses(self) -> None:
+        """Say the loss of each measured micro-step."""
+        self._recorder.add(losses=[loss.item() for loss in self._losses])
 
 
 class _Steps(TrainerCallback):  # type: ignore[misc]
@@ -137,6 +147,7 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
         else:
             self._recorder.end_iteration(time.perf_counter() - self._began)
         if state.global_step == self._measured:
+            self._trainer.report_losses()
             self._last += self._timing.begin()
         elif state.global_step == self._last:
             self._timing.end()
@@ -162,6 +173,24 @@ def _arguments(case: Case, folder: Path, device: torch.device) -> TrainingArgume
         report_to="none",
         disable_tqdm=True,
         use_cpu=device.type == "cpu",
+        parallelism_config=_shared(case),
+    )
+
+
+def _shared(case: Case) -> ParallelismConfig | None:
+    """What makes ranks share sequences."""
+    ranks = case["sequence_parallel"]
+    if ranks == 1:
+        return None
+    handler = DeepSpeedSequenceParallelConfig(
+        sp_seq_length_is_variable=True,
+        sp_attn_implementation=ATTENTION[case["attention"]] or "sdpa",
+    )
+    return ParallelismConfig(
+        sp_size=ranks,
+        sp_backend="deepspeed",
+        dp_shard_size=case["gpus"] // ranks,
+        sp_handler=handler,
     )
 
 
@@ -176,4 +205,7 @@ def _examples(case: Case, model: Any) -> _Examples:
         make_batch(model, example_case, torch.device("cpu")) for _ in range(a_step * case["steps"])
     )
     examples = [{name: values[0] for name, values in batch.items()} for batch in batches]
+    if case["sequence_parallel"] > 1:
+        positions = torch.arange(case["sequence_tokens"])
+        examples = [{**example, "position_ids": positions} for example in examples]
     return list(islice(cycle(examples), a_step * (case["steps"] + case["most_timed_steps"])))

@@ -215,6 +215,10 @@ class Trial(Struct, frozen=True, kw_only=True):
                 f"remove {named}",
             )
         if self.loop is not Loop.TRAINER:
+            if self.workload.sequence_parallel > 1:
+                raise UsageError(
+                    "ranks share sequences with the Trainer only", 'add `"kind": "trainer"`'
+                )
             return
         if not KERNELS[self.kernel].by_trainer:
             raise UsageError(
@@ -601,6 +605,7 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         "oom_phase": died[0] if died else None,
         "error": None if ok or died else _error(ends),
         "wrapper": first.get("wrapper"),
+        **({"losses": first["losses"]} if "losses" in first else {}),
         **_memory(first, ends, ok=ok),
         **_times(first, ends),
     }

@@ -532,7 +532,7 @@ REFUSED = {
     **{
         f"shares a sequence: {name}": (
             f"{HEAD}{PARALLEL}  parallelism_config_{name}_size: 2\n",
-            "has `parallelism_config`",
+            f"has `parallelism_config_{name}_size: 2`",
             "",
         )
         for name in ("sp", "cp", "tp")

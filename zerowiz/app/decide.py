@@ -11,6 +11,7 @@ from zerowiz.app.machines.machine import complete, find_machine, is_here, state_
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import ResolvedJob, config_file, find_basis, resolve_job
+from zerowiz.app.resolve.workload import shared_by_script
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, choose_only, decide
 from zerowiz.core.decision.job import (
@@ -203,6 +204,8 @@ class RemedyFinder:
             return by_size if is_size else script.settings.is_open(name, value)
         if name not in SETTINGS:
             return True
+        if name == "sequence_parallel" and not script.facts.names_positions:
+            return False
         if isinstance(value, Loss) and not self._has(LOSS_ROWS[value].package):
             return False
         return can_be_given(script, name, value)
@@ -403,7 +406,7 @@ def require_strategy(plan: Plan) -> Strategy:
 
 # Find a global batch that is not what it was, with a way to keep it that was tried.
 
-_OF_BATCH = ("micro_batch", "accumulation_steps")
+_OF_BATCH = ("micro_batch", "accumulation_steps", "sequence_parallel")
 
 
 def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
@@ -417,9 +420,11 @@ def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
     values = {name: value for name, value in values.items() if value is not None}
     if plan.script is None or not values or options.global_batch is not None:
         return None
-    settings, before = plan.script.settings, machine.world_size
-    of_config = plan.resolved.config.batch(machine.world_size)
-    for name, own in zip(_OF_BATCH, of_config, strict=True):
+    settings, config = plan.script.settings, plan.resolved.config
+    shared = config.sequence_parallel or shared_by_script(settings)
+    before = Workload(sequence_parallel=shared).replicas(machine.world_size)
+    of_config = config.batch(before)
+    for name, own in zip(_OF_BATCH, of_config, strict=False):
         setting = getattr(settings, name)
         before *= (own or getattr(step, name)) if setting is None else setting.value
     batch = change_batch(before, step, machine)

@@ -107,6 +107,7 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     vllm_memory_fraction: float | None = None
     vllm_sleeps: bool | None = None
     eval_batch: int | None = None
+    sequence_parallel: int | None = None
     # [[[end]]]
     lr: float | None = None
     weight_decay: float | None = None
@@ -296,6 +297,8 @@ def _read(kind: type, value: object, name: str) -> object:
     choices = choices_of(kind, row)
     if row is OTHER_SETTINGS["stage"] and type(value) is int:
         value = str(value)
+    if row.has_auto and value == "auto":
+        value = 0
     if choices and isinstance(value, str):
         value = canonical_choice(row.key, value, choices)
     if issubclass(kind, Enum) and value not in list(kind):

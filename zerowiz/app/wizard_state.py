@@ -21,7 +21,7 @@ from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.model import check_model, read_near
 from zerowiz.app.resolve.resolved_job import ResolvedJob, own_config, resolve_job
-from zerowiz.app.resolve.workload import check_words, keep_steps, splits
+from zerowiz.app.resolve.workload import check_words, keep_steps, shared_by_script, splits
 from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import (
@@ -62,7 +62,7 @@ from zerowiz.core.settings import Change
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.core.units import read_count
-from zerowiz.core.workload import Method, Precision
+from zerowiz.core.workload import Method, Precision, Workload
 from zerowiz.errors import (
     AnswerNeededError,
     PreflightError,
@@ -759,7 +759,8 @@ class Wizard:
             return None
         steps = settings.accumulation_steps
         per_rank = settings.micro_batch.value * (1 if steps is None else steps.value)
-        return int(per_rank * machine.world_size)
+        step = Workload(sequence_parallel=shared_by_script(settings))
+        return int(per_rank * step.replicas(machine.world_size))
 
     def check(self, key: str, answers: Answers) -> Callable[[str], object] | None:
         """What refuses an answer that would fail later."""

@@ -79,10 +79,11 @@ def _with_options(command: Callable[..., None], use: FileUse | None) -> Callable
         except ZerowizError as error:
             elsewhere = layers.planned_for
             if isinstance(error, NoGpuHereError) and options.dry_run and elsewhere is not None:
+                named = str(elsewhere.value)
                 TerminalReporter(quiet=options.quiet).note(
-                    f"no GPU is here: this is the plan for `{elsewhere.value}` of {elsewhere.source}"
+                    f"no GPU is here: this is the plan for `{named}` of {elsewhere.source}"
                 )
-                command(options=replace(layers.options, machine=str(elsewhere.value)), **given)
+                command(options=replace(layers.options, machine=named), **given)
                 return
             typed = shell.join(["zerowiz", *sys.argv[1:]])
             error.hints = layers.hints(error, context.command_path, typed)
@@ -189,7 +190,13 @@ def option_of(
         show_default=False,
         envvar=variable,
         show_envvar=False,
-        parser=_parser_of(row, kind, choices) if choices else _count if kind is int else None,
+        parser=_count_or_auto
+        if row.has_auto
+        else _parser_of(row, kind, choices)
+        if choices
+        else _count
+        if kind is int
+        else None,
         metavar=f"[{'|'.join(choices)}]" if choices else row.value or _VALUES.get(kind),
         autocompletion=complete_setting(row, choices),
     )
@@ -206,6 +213,10 @@ def _count(text: str) -> int:
         return int(text) if counted is None else counted
     except ValueError:
         raise typer.BadParameter(f"'{text}' is not a valid int, such as 4096 or 4k") from None
+
+
+def _count_or_auto(text: str) -> int:
+    return 0 if text == "auto" else _count(text)
 
 
 def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[[str], object]:

@@ -149,6 +149,8 @@ class BadRelease(Struct, frozen=True, kw_only=True):
     """The only precision that it happens with; None for any."""
     adapters: bool = False
     """Whether it happens only where the Trainer saves adapters, and nothing gathers weights."""
+    sequence_parallel: bool = False
+    """Whether it happens only where GPUs share sequences."""
 
     def affects(self, library: str, version: str | None) -> bool:
         """Whether it happens with this release of a library."""

@@ -67,6 +67,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """Its key in DeepSpeed's config, which is also what the engine calls it."""
     program_keys: Mapping[str, str] = {}
     """Its key in the files of axolotl, LLaMA-Factory and ms-swift, by the program's name."""
+    has_auto: bool = False
+    """Whether it can be `auto`, for which its number is 0: zerowiz chooses it."""
     names: Mapping[Written, object] = {}
     """What each of a script's words for a value means, where it has other ones than zerowiz."""
 
@@ -224,6 +226,19 @@ def script_against_option(script: SettingValue, option: SettingValue) -> UsageEr
         f"`{words}` conflicts with the script: {script.source} says {script.value}",
         script.change_to(option.value),
         f"or {_take_back(option)}",
+    )
+
+
+def not_planned(said: str, kind: str) -> UsageError:
+    """The error where ranks share the work in a way that no plan counts.
+
+    Args:
+        said: What asks for it, and where.
+        kind: What it is called.
+    """
+    return UsageError(
+        f"{said}: zerowiz does not plan {kind}",
+        "start this job without zerowiz: a plan without that is for another job",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 from msgspec import Struct
 
 from zerowiz.core.settings import Panel, SettingRow, Written, read_rows
-from zerowiz.core.structs import Count
+from zerowiz.core.structs import Count, replace
 from zerowiz.errors import UsageError
 from zerowiz.translation import N_
 
@@ -948,6 +948,21 @@ class Workload(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     """As long as those that train (transformers, `per_device_eval_batch_size`); 0: none are."""
+    sequence_parallel: Annotated[
+        Count,
+        SettingRow(
+            flag="--sequence-parallel",
+            help="GPUs of a node that share each sequence (Ulysses); auto: if it helps",
+            default="your script's, else 1",
+            panel=Panel.JOB,
+            value="<int|auto>",
+            least=0,
+            has_auto=True,
+            program_keys={"ms-swift": "sequence_parallel_size"},
+        ),
+    ] = 1
+    """Ranks that train each sequence together, a part of its tokens each, and all of it in an
+    evaluation (accelerate 1.15, accelerator.py, `disable_in_eval`)."""
     zero_init: bool = True
     """Whether stage 3 builds the model in shards, and not whole on each GPU."""
 
@@ -960,6 +975,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             ("lora_rank", self.lora_rank),
             ("completion_tokens", self.completion_tokens),
             ("generation_batch", self.resolved_generation_batch),
+            ("sequence_parallel", self.sequence_parallel),
         ):
             if count < 1:
                 raise UsageError(f"`${name}` must be at least 1, not {count}")
@@ -1098,6 +1114,22 @@ class Workload(Struct, frozen=True, kw_only=True):
     def tokens(self) -> int:
         """Tokens of one micro-step on one rank."""
         return self.rows * self.sequence_tokens
+
+    @property
+    def of_one_rank(self) -> "Workload":
+        """The same with the tokens that one rank holds of each sequence."""
+        if self.sequence_parallel == 1:
+            return self
+        return replace(self, sequence_tokens=-(-self.sequence_tokens // self.sequence_parallel))
+
+    def replicas(self, ranks: int) -> int:
+        """How many of these ranks train sequences of their own.
+
+        Example:
+            >>> Workload(sequence_parallel=4).replicas(8)
+            2
+        """
+        return max(1, ranks // self.sequence_parallel)
 
     @property
     def prompt_tokens(self) -> int:

@@ -6,13 +6,20 @@ from pathlib import Path
 from zerowiz.core import shell
 from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.accelerate import NO_PRECISION, AccelerateFile
+from zerowiz.core.dsconfig.accelerate import PARALLEL_KEYS as PARALLEL_KEYS_OF_FILE
 from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, parse, plain
 from zerowiz.core.dsconfig.merge import ZERO
 from zerowiz.core.dsconfig.own_config import UserConfig, read_base, read_own_config
-from zerowiz.core.dsconfig.schema import may_hold_more, uncounted_keys
+from zerowiz.core.dsconfig.schema import (
+    PARALLEL_KEYS,
+    may_hold_more,
+    shares_work,
+    uncounted_keys,
+)
 from zerowiz.core.lint.config import ConfigText
 from zerowiz.core.script.programs import ProgramFile, read_program
 from zerowiz.core.script.settings_file import YAML_SUFFIXES, SettingsFile
+from zerowiz.core.settings import not_planned
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.core.workload import PRECISIONS, Integration, Precision
 from zerowiz.errors import PreflightError, UsageError
@@ -67,6 +74,9 @@ def read_config_file(
             f"`{path}` is a config of Accelerate in JSON, which zerowiz reads as YAML only",
             f"rename it: `mv {shell.quote(path)} {shell.quote(path.with_suffix('.yaml'))}`",
         )
+    for key, kind in PARALLEL_KEYS.items():
+        if shares_work(values, key):
+            raise not_planned(f"`{path}` has `{key}`", kind)
     config = (read_base if is_base else read_own_config)(values, fills_in=not as_written)
     if is_base:
         values = {key: value for key, value in values.items() if key != ZERO}
@@ -99,14 +109,10 @@ def _with_accelerate(path: Path, config: UserConfig, file: AccelerateFile) -> Us
             ),
             "write `bf16`, `fp16` or `'no'`",
         )
-    if file.splits_sequences:
-        raise UsageError(
-            (
-                f"`{path}` has `parallelism_config`: zerowiz does not support sequence or "
-                "tensor parallelism"
-            ),
-            f"remove `parallelism_config` from `{path}`",
-        )
+    for member in file.parallel:
+        said = f"`{path}` has `{member.key.name}: {plain(member.value)}`"
+        raise not_planned(said, PARALLEL_KEYS_OF_FILE[member.key.name])
+    config = replace(config, sequence_parallel=file.sequence_parallel)
     if file.config_file is not None or file.mixed_precision != NO_PRECISION:
         return config
     return replace(config, precision=None, fallback_precision=Precision.FP32)

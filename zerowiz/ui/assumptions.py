@@ -264,6 +264,21 @@ def each_layers(step: Workload) -> str:
     )
 
 
+def shared_sequences(step: Workload) -> str:
+    """What is different for what a model learns where GPUs share sequences.
+
+    transformers 5.23, integrations/deepspeed.py, deepspeed_sp_compute_loss: each rank has the loss
+    of all, so its gradient comes as often as ranks share; deepspeed 0.19.8 divides by the groups
+    alone (stage_1_and_2.py, average_tensor). Seen on two CPU ranks: a norm of 1.528 for 0.764.
+    """
+    return _(
+        "{shared} GPUs share each sequence: a batch has to have a multiple of {shared} tokens, the"
+        " loss is the mean over micro-steps, and the gradient's norm, which is clipped, is {shared}"
+        " times as large as without",
+        shared=step.sequence_parallel,
+    )
+
+
 def size_only(size: str | None, script_model: str) -> str:
     """That a size says how large a model is, and that the script loads its own.
 

@@ -89,6 +89,8 @@ def _changed(step: Workload, before: Workload) -> Iterator[str]:
         yield _("{attention} attention", attention=step.attention)
     if step.loss is not before.loss:
         yield _("{loss} loss", loss=step.loss)
+    if step.sequence_parallel != before.sequence_parallel:
+        yield _("{shared} GPUs for each sequence", shared=step.sequence_parallel)
 
 
 def _words(step: Workload, before: Workload, *, by_script: bool) -> Iterator[str]:
@@ -105,6 +107,8 @@ def _words(step: Workload, before: Workload, *, by_script: bool) -> Iterator[str
         yield f"$attention {before.attention}"
     if step.loss is not before.loss:
         yield f"$loss {before.loss}"
+    if step.sequence_parallel != before.sequence_parallel:
+        yield f"$sequence_parallel {before.sequence_parallel}"
 
 
 _UNFIT = {

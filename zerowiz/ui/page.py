@@ -215,7 +215,7 @@ def bullets(texts: Iterable[str]) -> str:
 # Write the flowchart of a plan.
 
 # More than any decision asks.
-_MOST_STEPS = 8
+_MOST_STEPS = 9
 
 
 def steps(decision: Decision, slots: Slots) -> str:

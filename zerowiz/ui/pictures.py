@@ -133,7 +133,9 @@ def _short_answers(decision: Decision) -> Iterator[Line]:
         answer, about = sentences.answered(decision, step.answer), step.about
         colour = ANSWER_COLOURS[answer]
         *_inside, named = sentences.short_links(decision.job.machine)
-        if about is not None:
+        if step.answer.question is FlowchartQuestion.IS_THE_SEQUENCE:
+            named = _("sequence")
+        elif about is not None:
             size = decimal_gb if by_rule else bare_gib
             named = f"{_(about.strategy.short_words)} {size(about.device_bytes)}"
             if about.verdict is Verdict.TIGHT:
@@ -159,6 +161,8 @@ def _rate(answer: Answer, machine: Machine) -> Iterator[Span]:
 
 def is_followed(step: FlowchartStep, *, is_last: bool) -> bool:
     """Whether what is asked next stands where a "yes" that was not taken led."""
+    if step.answer.question is FlowchartQuestion.IS_THE_SEQUENCE:
+        return True
     return step.answer.answer and step.about is not None and not is_last
 
 
@@ -732,6 +736,7 @@ _TERMS: Mapping[TermKind, str] = {
     TermKind.HOOKS: _("hooks"),
     TermKind.GATHERING: _("gathering"),
     TermKind.REDUCTION: _("reduction"),
+    TermKind.EXCHANGE: _("exchange"),
     TermKind.OPTIMIZER: _("optimizer"),
     TermKind.CPU_OPTIMIZER: _("cpu optimizer"),
     TermKind.PCIE: _("pcie"),

@@ -145,6 +145,7 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.OFFLOADED: N_("offload (measured a few times)"),
     Assumption.FIXED_SEGMENTS: N_("an allocator whose segments cannot expand"),
     Assumption.GATHERED: N_("as much gathered as on the measured machines"),
+    Assumption.SHARED_SEQUENCES: N_("GPUs that share sequences (never measured)"),
     Assumption.ON_CPU: N_("the CPU (never measured)"),
     Assumption.CUT: N_("shards that split tensors"),
     Assumption.FUSED_OPTIMIZER: N_("a fused Adam"),
@@ -342,6 +343,7 @@ _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_ZERO2: N_("Does it fit with ZeRO-2?"),
     FlowchartQuestion.FAST_INTERCONNECT: N_("Is the interconnect fast?"),
     FlowchartQuestion.FITS_ZERO3: N_("Does it fit with ZeRO-3?"),
+    FlowchartQuestion.IS_THE_SEQUENCE: N_("Is it the sequence that does not fit?"),
     FlowchartQuestion.FITS_OFFLOAD: N_("Does it fit with offload?"),
     FlowchartQuestion.LEANER_AND_FASTER: N_("Is another leaner and clearly faster?"),
     FlowchartQuestion.NO_OFFLOAD_AS_FAST: N_("Is another as fast without offload?"),
@@ -377,6 +379,10 @@ _REASONS: Mapping[Reason, str] = {
     ),
     Reason.UNCERTAIN: N_("it is uncertain, and may run out of memory"),
     Reason.UNCERTAIN_PASSED_OVER: N_("zerowiz skipped strategies that are uncertain"),
+    Reason.SEQUENCE_TOO_LONG: N_(
+        "without the activations and logits of so many tokens, ZeRO-3 would fit: see"
+        " `--gradient-checkpointing`, `--loss` and `--sequence-parallel`"
+    ),
     Reason.LEANER_AND_FASTER: N_("it needs less memory than {beaten}, and is {times} faster"),
     Reason.NO_OFFLOAD_AS_FAST: N_("it needs no offload, and is as fast as {beaten} or faster"),
     Reason.SURE_AND_AS_FAST: N_(

@@ -15,7 +15,7 @@ from zerowiz.core.launch.secrets import hide_secrets, quote_words
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.strategy_types import Offload
-from zerowiz.core.workload import SETTINGS, Accounting, Method
+from zerowiz.core.workload import SETTINGS, Accounting, Method, Workload
 from zerowiz.translation import _, listing
 from zerowiz.ui import assumptions, pictures, sentences
 from zerowiz.ui.pictures import VERDICT_COLOURS
@@ -99,11 +99,20 @@ def _split(job: Job) -> str:
         "micro-batch {micro_batch} x accumulation {steps} x {ranks} = {sequences}",
         micro_batch=step.micro_batch,
         steps=step.accumulation_steps,
-        ranks=_("1 GPU") if ranks == 1 else _("{count} GPUs", count=ranks),
+        ranks=_("1 GPU") if ranks == 1 else _ranks(step, ranks),
         sequences=_("{whole} images", whole=whole)
         if job.model.architecture.has_unknown_patches
         else _("{whole} sequences, {tokens} tokens each", whole=whole, tokens=step.sequence_tokens),
     )
+
+
+def _ranks(step: Workload, ranks: int) -> str:
+    if step.sequence_parallel == 1:
+        return _("{count} GPUs", count=ranks)
+    if step.replicas(ranks) == 1:
+        return _("1 group of {shared} GPUs", shared=ranks)
+    groups = step.replicas(ranks)
+    return _("{groups} groups of {shared} GPUs", groups=groups, shared=step.sequence_parallel)
 
 
 def _job_lines(job: Job, learning: str) -> tuple[str, ...]:

@@ -664,6 +664,7 @@ def test_each_open_setting_has_its_names() -> None:
         OpenSettings(checkpointing=(True,)): ("gradient_checkpointing",),
         OpenSettings(attention=(Attention.FLASH,)): ("attention",),
         OpenSettings(losses=(Loss.PLAIN,)): ("loss",),
+        OpenSettings(shared=(2,)): ("accumulation_steps", "sequence_parallel"),
     }
     assert len(OpenSettings.__struct_fields__) == len(opened)
     for freedom, names in opened.items():

@@ -189,8 +189,12 @@ REFUSED: Mapping[str, Decision] = {
     "many logits": refused(
         EIGHT, replace(LEAN, sequence_tokens=65536, micro_batch=1), model=LLAMA3
     ),
-    "very long": refused(EIGHT, Workload(sequence_tokens=10**6)),
-    "very long, small": refused(parse_spec("2xRTX4090", TABLE), Workload(sequence_tokens=10**6)),
+    "long enough to share": refused(EIGHT, Workload(sequence_tokens=10**6)),
+    # Of a number of tokens that no GPUs can share.
+    "very long": refused(EIGHT, Workload(sequence_tokens=10**6 + 1)),
+    "very long, small": refused(
+        parse_spec("2xRTX4090", TABLE), Workload(sequence_tokens=10**6 + 1)
+    ),
     "unknown network": refused(replace(EIGHT, nodes=16), LEAN, model=HUGE),
     "unknown network, pair": refused(replace(EIGHT, nodes=16), model=HUGE),
     "a family": refused(FAST, model=LLAMA3),
@@ -374,6 +378,7 @@ ONE_CHANGE = (
     {"machine", "interconnect"},
     {"offload", "host_memory"},
     {"stage", "offload"},
+    {"sequence_parallel", "accumulation_steps"},
 )
 
 
@@ -404,6 +409,15 @@ def test_a_long_sequence_takes_checkpointing_and_a_leaner_loss_and_nothing_else(
     assert {"loss": "liger", "gradient_checkpointing": True} == together.change
     assert ("zero3", Verdict.FITS) == (together.strategy, together.verdict)
     assert {"sequence_tokens": 4096} == shorter.change
+
+
+def test_a_longer_one_takes_gpus_that_share_each_sequence_before_it_is_cut() -> None:
+    first, cut = FOUND["long enough to share"]
+    assert {"sequence_parallel": 8, "accumulation_steps": 8} == {
+        name: first.change[name] for name in ("sequence_parallel", "accumulation_steps")
+    }
+    assert Verdict.FITS is first.verdict
+    assert {"sequence_tokens"} == cut.change.keys()
 
 
 def find(case: str, *names: str) -> list[Change]:

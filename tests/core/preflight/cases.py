@@ -58,7 +58,7 @@ from zerowiz.core.script.facts import (
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Integration, Method, Precision, Workload
+from zerowiz.core.workload import Attention, Integration, Method, Precision, Workload
 from zerowiz.probe.package_data import read_bad_releases
 
 GIB = 2**30
@@ -421,6 +421,26 @@ def lightning(machine: Machine = H200, devices: int | str = 4, **config: object)
     return given(None, replace(job, script=ScriptRun(facts), config=config), machine)
 
 
+def sharing_sequences(
+    data: int = 2, *, names_positions: bool = True, packing: bool = False
+) -> PreflightInput:
+    """A script with the Trainer, of which two GPUs share each sequence."""
+    asked = ValueSource(
+        value=data, line=7, code=f"ParallelismConfig(dp_shard_size={data})", keyword="dp_shard_size"
+    )
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.HF_PARSER,
+        integration=Integration.HF,
+        names_positions=names_positions,
+        sources={"data_parallel": asked},
+    )
+    attention = Attention.FLASH if packing else Attention.SDPA
+    step = Workload(sequence_parallel=2, packing=packing, attention=attention)
+    job = plan(H200, workload=step, integration=Integration.HF)
+    return given(None, replace(job, script=ScriptRun(facts)))
+
+
 def building(
     op: Op, tools: Toolchain = TOOLS, *, has_headers: bool | None = True, **environ: str
 ) -> PreflightInput:
@@ -483,6 +503,7 @@ CASES = (
     case("optimizers-dropped", handing(), handing(Integration.ACCELERATE)),
     case("lightning-refuses", lightning(devices=8), lightning(devices="auto")),
     case("optimizer-mismatch", preparing(DUMMY), preparing(LION_8BIT)),
+    case("sequence-parallel", sharing_sequences(names_positions=False), sharing_sequences()),
     case("float-batches", floating(), floating(Precision.FP32)),
     case(
         "import-missing",

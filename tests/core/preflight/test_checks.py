@@ -26,6 +26,7 @@ from core.preflight.cases import (
     resuming,
     resuming_from,
     saved_at,
+    sharing_sequences,
     started_by,
     two_nodes,
     with_capability,
@@ -604,12 +605,38 @@ def test_a_row_is_found_from_its_first_release_until_its_last(
     row: BadRelease, strategy: StrategyRow
 ) -> None:
     def found(version: str) -> list[Severity]:
-        workload = Workload(precision=row.precision or Precision.BF16)
+        shared = 2 if row.sequence_parallel else 1
+        workload = Workload(precision=row.precision or Precision.BF16, sequence_parallel=shared)
         job = bad_release(version, strategy, row.library, workload=workload, uses_peft=row.adapters)
         return severities(job)
 
     assert found(row.since) == ([row.severity] if strategy.stage in row.stages else [])
     assert row.severity not in found(row.until)
+
+
+@pytest.mark.parametrize("library", ["accelerate", "transformers"])
+def test_a_release_without_sequence_parallelism_harms_no_other_job(library: str) -> None:
+    assert [] == severities(bad_release("1.0.0", ZERO2, library))
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (sharing_sequences(), []),
+        (sharing_sequences(names_positions=False), ["train.py has no `position_ids`"]),
+        (sharing_sequences(names_positions=False, packing=True), []),
+        (
+            sharing_sequences(1),
+            ["`ParallelismConfig(dp_shard_size=1)` in train.py line 7 says 1, but 2"],
+        ),
+    ],
+)
+def test_what_ends_a_job_whose_gpus_share_sequences_is_found(
+    job: PreflightInput, expected: list[str]
+) -> None:
+    found = [each.message for each in examine(job) if each.rule.name == "sequence-parallel"]
+    assert len(expected) == len(found)
+    assert all(said in message for said, message in zip(expected, found, strict=True))
 
 
 def test_every_row_names_a_page() -> None:

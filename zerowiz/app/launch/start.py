@@ -51,12 +51,18 @@ from zerowiz.core.preflight import script as script_checks
 from zerowiz.core.preflight.builds import WAITS
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput, list_ops
-from zerowiz.core.script.config_delivery import Delivery, add_settled, deliver
+from zerowiz.core.script.config_delivery import (
+    Delivery,
+    add_settled,
+    deliver,
+    not_shared,
+    share_sequences,
+)
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, check_accelerator
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OPTIMIZERS, Method
+from zerowiz.core.workload import OPTIMIZERS, Integration, Method
 from zerowiz.emit.job import Watch, watched_env
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.host_files import Files
@@ -242,6 +248,11 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
     path, named = config_file(options, strategy), script.facts.literal_config
     reads_base = options.base is not None and named is not None and is_same(options.base, named)
     delivery = deliver(script.facts, words, path, folder, is_own=is_own, reads_base=reads_base)
+    step, ranks = plan.resolved.job.workload, plan.resolved.job.machine.world_size
+    if step.sequence_parallel > 1:
+        if script.facts.integration not in {Integration.HF, Integration.ACCELERATE}:
+            raise not_shared(script.facts, step.sequence_parallel)
+        delivery = replace(delivery, env={**delivery.env, **share_sequences(step, ranks)})
     if shares_with_sleeping_vllm(plan.resolved.job.workload):
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
     if options.own_config is None or plan.resolved.handover.integration.row.as_written:

@@ -15,6 +15,7 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.model import read_and_trace
 from zerowiz.app.resolve.workload import (
     by_script,
+    find_replicas,
     gives_way,
     list_values,
     resolve_workload,
@@ -26,6 +27,7 @@ from zerowiz.core.decision.job import (
     Objective,
     OpenSettings,
     Uncounted,
+    list_shared,
     longest_tokens,
     why_no_bf16,
 )
@@ -52,9 +54,12 @@ from zerowiz.core.script.settings import (
     AddedWords,
     ScriptRun,
     ScriptSettings,
+    can_be_given,
+    check_parallelism,
     facts_of,
     learned_by_config,
     settings_of,
+    shared_by_environment,
 )
 from zerowiz.core.script.trainers import cut_group
 from zerowiz.core.settings import (
@@ -229,6 +234,13 @@ def _losses(options: Options, settings: ScriptSettings, job: Job) -> Iterator[Lo
         yield Loss.LIGER
 
 
+def _shared(options: Options, script: ScriptRun | None, job: Job) -> tuple[int, ...]:
+    """How many ranks could share each sequence, with the micro-steps that keep the global batch."""
+    names = ("sequence_parallel", "accumulation_steps")
+    reached = script is None or all(can_be_given(script, name, 2) for name in names)
+    return list_shared(job) if reached and options.own_config is None else ()
+
+
 def _has(package: str, job: Job) -> bool:
     """Whether the GPUs of this host can run a package's kernels."""
     here = job.machine.source is MachineSource.NVML
@@ -342,7 +354,10 @@ def lr_needed() -> AnswerNeededError:
 
 
 # What no config sets.
-_IN_CODE = ("attention", "loss", "packing", "gradient_checkpointing", "method")
+_IN_CODE = (
+    *("attention", "loss", "packing", "gradient_checkpointing", "method"),
+    "sequence_parallel",
+)
 
 
 def _trusted(options: Options, settings: ScriptSettings) -> tuple[str, ...]:
@@ -535,12 +550,15 @@ def _fold_job(
         reporter: Hears what that waits for.
     """
     environ = os.environ
+    check_parallelism(script, environ)
     facts, settings = facts_of(script), settings_of(script)
     model_words = () if script is None else _model_words(options, script)
     named = _name_model(options, settings, is_loaded=bool(model_words))
-    values = (*list_values(options, settings, config, machine.world_size, answered), *chosen)
+    beside = (*shared_by_environment(environ), *chosen)
+    replicas = find_replicas(options, settings, config, beside, machine.world_size)
+    values = (*list_values(options, settings, config, replicas, answered), *beside)
     said = fold(values, partial(gives_way, settings))
-    of_step = resolve_workload(said, options, settings, config, machine)
+    of_step = resolve_workload(said, options, settings, config, machine, replicas)
     workload = of_step.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
@@ -589,6 +607,8 @@ def _fold_job(
         uncounted=tuple(dict.fromkeys((*(item.what for item in not_counted), *besides))),
     )
     freedom = find_freedom(options, facts, settings, config, job)
+    if options.sequence_parallel == 0 and "sequence_parallel" not in said:
+        freedom = replace(freedom, shared=_shared(options, script, job))
     if not options.ignore_oom and has_histories(environ):
         keys = dict.fromkeys(variant.key for variant in list_variants(job, freedom))
         seen = (read_history(history_path(key, environ)).ran_out for key in keys)
@@ -859,6 +879,7 @@ def find_basis(resolved: ResolvedJob, known: Collection[str] = ()) -> tuple[str,
         _in_fp32(facts, settings.precision, job),
         assumptions.beyond_positions(job.model, step),
         assumptions.each_layers(step) if step.checkpointed_each > 1 else None,
+        assumptions.shared_sequences(step) if step.sequence_parallel > 1 else None,
         _falls_back(job),
         f"`{options.config}`: {keys} not counted" if keys else None,
         f"`{options.config}` {assumptions.KEEPS_OPTIMIZER}" if buffers.keeps_optimizer else None,

@@ -1,6 +1,6 @@
 """Settle what a rank of the job trains with: as options, the script and a config say."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
@@ -194,6 +194,7 @@ def list_values(
     of_config = {
         "micro_batch": micro_batch,
         "accumulation_steps": steps,
+        "sequence_parallel": config.sequence_parallel,
         "precision": config.precision,
         "torch_autocast": config.torch_autocast,
         "optimizer_state_dtype": config.state_dtype,
@@ -207,7 +208,7 @@ def list_values(
             yield SettingValue(name=name, value=value, origin=Origin.CONFIG, source=source)
     for name in (*_OF_STEP, "optimizer_state_dtype", "stage", "offload", *HYPERPARAMETERS):
         value = getattr(options, name)
-        if value is not None:
+        if value is not None and (name, value) != ("sequence_parallel", 0):
             source = as_typed(name, value)
             origin = Origin.ANSWER if name in answered else Origin.OPTION
             yield SettingValue(name=name, value=value, origin=origin, source=source)
@@ -229,11 +230,41 @@ def keep_steps(options: Options, settings: ScriptSettings, config: UserConfig) -
     """
     micro_batch, own, steps = options.micro_batch, settings.micro_batch, settings.accumulation_steps
     silent = replace(options, micro_batch=None)
-    if micro_batch is None or own is None or options.global_batch is not None:
+    more = (options.sequence_parallel or 1) // shared_by_script(settings)
+    is_split = micro_batch is not None or more > 1
+    if not is_split or own is None or options.global_batch is not None:
         return None
     if not splits(silent, settings, config):
         return None
-    return keep_batch(own.value * (1 if steps is None else steps.value), micro_batch)
+    part = own.value * (1 if steps is None else steps.value) * more
+    return keep_batch(part, micro_batch or own.value)
+
+
+def find_replicas(
+    options: Options,
+    settings: ScriptSettings,
+    config: UserConfig,
+    others: Sequence[SettingValue],
+    ranks: int,
+) -> int:
+    """The groups of ranks that share each sequence, by what counts most.
+
+    Args:
+        options: What was said.
+        settings: What the script says.
+        config: What the person's own config says.
+        others: What the environment says, then what a search chose.
+        ranks: All of them.
+    """
+    said = (int(str(v.value)) for v in reversed(others) if v.name == "sequence_parallel")
+    by_others = options.sequence_parallel or next(said, None)
+    return ranks // (by_others or config.sequence_parallel or shared_by_script(settings)) or 1
+
+
+def shared_by_script(settings: ScriptSettings) -> int:
+    """The ranks that share each sequence as the script is."""
+    shared: ScriptValue[int] | None = settings.sequence_parallel
+    return 1 if shared is None else shared.value
 
 
 def _batch_of_config(
@@ -280,6 +311,7 @@ def resolve_workload(
     settings: ScriptSettings,
     config: UserConfig,
     machine: Machine,
+    replicas: int,
 ) -> ResolvedWorkload:
     """The workload; a default of ours where nobody says.
 
@@ -288,7 +320,8 @@ def resolve_workload(
         options: What was said.
         settings: What the script says.
         config: What the user's own config says.
-        machine: Its ranks share a global batch, and it takes bf16 or not.
+        machine: It takes bf16 or not.
+        replicas: The ranks, or groups of ranks, that share a global batch.
 
     Raises:
         UsageError: A global batch is no multiple of what is said, or no step has all of it.
@@ -297,8 +330,8 @@ def resolve_workload(
     values["precision"] = values["precision"] or config.fallback_precision
     is_chosen = "micro_batch" in said and said["micro_batch"].origin is Origin.CHOSEN
     if options.global_batch is not None and not is_chosen:
-        steps = None if config.base is not None else config.batch(machine.world_size)[1]
-        values |= _split(options.global_batch, options, values, settings, steps, machine.world_size)
+        steps = None if config.base is not None else config.batch(replicas)[1]
+        values |= _split(options.global_batch, options, values, settings, steps, replicas)
     known = {name: value for name, value in values.items() if value is not None}
     if settings.adapts and "method" not in known:
         # The larger of the two: weights of 16 bits.

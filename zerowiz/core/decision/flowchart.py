@@ -43,6 +43,7 @@ class FlowchartQuestion(StrEnum):
     FITS_ZERO2 = "fits_zero2"
     FAST_INTERCONNECT = "fast_interconnect"
     FITS_ZERO3 = "fits_zero3"
+    IS_THE_SEQUENCE = "is_the_sequence"
     FITS_OFFLOAD = "fits_offload"
     LEANER_AND_FASTER = "leaner_and_faster"
     SURE_AND_AS_FAST = "sure_and_as_fast"
@@ -66,6 +67,7 @@ class Reason(StrEnum):
     TIGHT = "tight"
     UNCERTAIN = "uncertain"
     UNCERTAIN_PASSED_OVER = "uncertain_passed_over"
+    SEQUENCE_TOO_LONG = "sequence_too_long"
     LEANER_AND_FASTER = "leaner_and_faster"
     SURE_AND_AS_FAST = "sure_and_as_fast"
     NO_OFFLOAD_AS_FAST = "no_offload_as_fast"
@@ -365,6 +367,24 @@ class _Flowchart:
         factor = 1 + CLEARLY_FRACTION
         return any(_takes_at_most(self.timed(other), own, factor) for other in sure)
 
+    def ask_of_sequence(self, strategy: Strategy) -> None:
+        """Record that a strategy would fit without what grows with the tokens of a GPU.
+
+        Less of that is the answer before offload: recomputing, a cheaper loss, then GPUs that share
+        each sequence. What of it is open was tried; the others are for a person to take.
+        """
+        evaluated = self.find(strategy.name)
+        if evaluated is None or evaluated.budget_bytes is None or evaluated.interval is None:
+            return
+        need_bytes = evaluated.device_bytes - evaluated.estimate.of_tokens_bytes
+        have_bytes = evaluated.budget_bytes
+        if need_bytes <= have_bytes < evaluated.device_bytes:
+            question = FlowchartQuestion.IS_THE_SEQUENCE
+            answer = Answer(
+                question=question, answer=True, need_bytes=need_bytes, have_bytes=have_bytes
+            )
+            self.answers.append(answer)
+
     @property
     def passed_over(self) -> bool:
         """Whether an uncertain strategy was asked of, and counted as no."""
@@ -395,6 +415,7 @@ def _sharded(flowchart: _Flowchart, machine: Machine, constraints: Constraints) 
         if constraints.offload is OffloadChoice.AUTO and (strategy := flowchart.first_offload()):
             return strategy, Reason.OFFLOAD_OVER_SLOW_ZERO3
         return None, Reason.SLOW_LINK_REFUSES_ZERO3
+    flowchart.ask_of_sequence(ZERO3)
     return _offloaded(flowchart, constraints)
 
 
@@ -454,6 +475,8 @@ def _choose(
     reasons = [reason]
     if flowchart.passed_over:
         reasons.append(Reason.UNCERTAIN_PASSED_OVER)
+    if any(a.question is FlowchartQuestion.IS_THE_SEQUENCE for a in flowchart.answers):
+        reasons.append(Reason.SEQUENCE_TOO_LONG)
     if chosen and chosen.verdict in _REMARKED:
         reasons.append(_REMARKED[chosen.verdict])
     return chosen, reasons
@@ -642,6 +665,8 @@ def _other(answer: Answer, order: Sequence[str]) -> str | None:
     """The strategy that the other answer leads to."""
     if answer.question is FlowchartQuestion.FAST_INTERCONNECT:
         return None if answer.answer else ZERO3.name
+    if answer.question is FlowchartQuestion.IS_THE_SEQUENCE:
+        return None
     if not answer.answer:
         return answer.strategy
     later = order[order.index(answer.strategy) + 1 :] if answer.strategy in order else ()

@@ -9,6 +9,7 @@ from itertools import combinations
 from msgspec import Struct, structs
 
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.activations import is_fused, masks_all, masks_window, runs_eager
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
 from zerowiz.core.memory.host import HostUse, fit_sub_group
@@ -16,7 +17,7 @@ from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.types import Architecture, Model
+from zerowiz.core.model.types import Architecture, Model, ModelSource
 from zerowiz.core.speed.costs import Calibration, GpuRates
 from zerowiz.core.speed.step_time import why_untimed
 from zerowiz.core.strategy_types import Offload, Strategy
@@ -28,6 +29,7 @@ from zerowiz.core.workload import (
     Method,
     Precision,
     StateDtype,
+    Trainer,
     Workload,
 )
 from zerowiz.errors import UsageError
@@ -270,6 +272,11 @@ class Job(Struct, frozen=True, kw_only=True):
                 "remove `$accounting textbook` to count what DeepSpeed allocates",
             )
         self._refuse_uncounted_step()
+        shared = self.workload.sequence_parallel
+        reason = None if shared == 1 else why_not_shared(self, shared)
+        if reason is not None:
+            others = " or ".join(f"`$sequence_parallel {n}`" for n in (list_shared(self) or (1,)))
+            raise UsageError(f"`$sequence_parallel {shared}`: {reason}", f"use {others}")
 
     def _refuse_uncounted_step(self) -> None:
         """Some losses and packed rows are counted for some models alone."""
@@ -291,7 +298,8 @@ class Job(Struct, frozen=True, kw_only=True):
     def global_batch(self) -> int:
         """Sequences of an optimizer step, on all ranks together."""
         step = self.workload
-        return step.micro_batch * step.accumulation_steps * self.machine.world_size
+        replicas = step.replicas(self.machine.world_size)
+        return step.micro_batch * step.accumulation_steps * replicas
 
     @property
     def own_trace(self) -> Traced | None:
@@ -383,6 +391,46 @@ def refuse_length(model: Model, tokens: int) -> None:
         )
 
 
+def why_not_shared(job: Job, ranks: int) -> str | None:
+    """Why so many ranks cannot share each sequence, or have no formulas here; None where they can.
+
+    deepspeed 0.19.8, runtime/sequence_parallel/ulysses_sp.py: the heads, the length, and that it
+    drops masks; accelerate 1.15, accelerator.py, _prepare_deepspeed: the kernel, and no recurrent
+    layers; transformers 5.23, trainer.py, compute_loss: one trainer. torch 2.13, distributed/nn/
+    functional.py: gloo takes the numbers of ranks in a group for those of all.
+    """
+    a, w, machine, name = job.model.architecture, job.workload, job.machine, job.model.name
+    if not job.is_counted_decoder or job.accounting is not Accounting.REAL:
+        return f"zerowiz has no formulas for that with `{name}` ({a.family})"
+    gpus, tokens, kv_heads = len(machine.gpus), w.sequence_tokens, a.kv_heads
+    # The heads of a size are those of a stand-in.
+    known = job.model.source is not ModelSource.SIZE
+    reasons = {
+        f"`$trainer {w.trainer}` cannot compute its loss of parts": w.trainer is not Trainer.SFT,
+        f"a node has {gpus} GPUs": gpus % ranks,
+        "on CPUs, all ranks have to share each sequence": (
+            machine.accelerator.row.on_host and machine.world_size != ranks
+        ),
+        f"`{name}` has {a.heads} attention heads": known and a.heads % ranks,
+        f"`{name}` has {kv_heads} key-value heads": (
+            known and kv_heads % ranks and ranks % kv_heads
+        ),
+        f"a sequence has {tokens} tokens": tokens % ranks,
+        "it does not go with eager attention": runs_eager(a, w),
+        f"no fused kernel takes the heads of `{name}` in {w.precision}": not is_fused(a, w),
+        "it drops the masks of packed rows and windows, which `$attention flash` does without": (
+            masks_all(a, w) or (a.sliding_layers and masks_window(a, w))
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def list_shared(job: Job) -> tuple[int, ...]:
+    """How many ranks of a node can share each sequence, the fewest first."""
+    counts = range(2, len(job.machine.gpus) + 1)
+    return tuple(ranks for ranks in counts if why_not_shared(job, ranks) is None)
+
+
 # Choose the number format of a step by what the machine computes natively.
 
 BF16_IS_EMULATED = "this CPU has no bf16 instructions: torch emulates bf16, many times slower"
@@ -448,13 +496,16 @@ class OpenSettings(Struct, frozen=True, kw_only=True):
     """The kernels that could be taken instead of the job's."""
     losses: tuple[Loss, ...] = ()
     """The losses that could be taken instead of the job's."""
+    shared: tuple[int, ...] = ()
+    """How many ranks could share each sequence, with as many times the micro-steps."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """What a search may choose, by its names in options and in the step."""
         is_open = {
             "micro_batch": self.split,
-            "accumulation_steps": self.split,
+            "accumulation_steps": self.split or self.shared,
+            "sequence_parallel": self.shared,
             "gradient_checkpointing": self.checkpointing,
             "attention": self.attention,
             "loss": self.losses,

@@ -1,5 +1,6 @@
 """Choose a strategy, and with it every setting that nobody decided."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, product
@@ -225,6 +226,12 @@ def split_batch(workload: Workload) -> tuple[Workload, ...]:
     )
 
 
+def shared_by(workload: Workload, ranks: int) -> Workload:
+    """The workload with so many ranks for each sequence, and the global batch that it has."""
+    steps = workload.accumulation_steps * ranks // workload.sequence_parallel
+    return replace(workload, sequence_parallel=ranks, accumulation_steps=steps)
+
+
 def list_variants(job: Job, freedom: OpenSettings) -> Iterator[Job]:
     """The job with each choice of what is open besides the split of the batch."""
     w = job.workload
@@ -232,9 +239,12 @@ def list_variants(job: Job, freedom: OpenSettings) -> Iterator[Job]:
         dict.fromkeys((w.gradient_checkpointing, *freedom.checkpointing)),
         dict.fromkeys((w.attention, *freedom.attention)),
         dict.fromkeys((w.loss, *freedom.losses)),
+        (w.sequence_parallel, *freedom.shared),
     )
-    for recompute, attention, loss in choices:
-        varied = replace(w, gradient_checkpointing=recompute, attention=attention, loss=loss)
+    for recompute, attention, loss, shared in choices:
+        varied = replace(
+            shared_by(w, shared), gradient_checkpointing=recompute, attention=attention, loss=loss
+        )
         try:
             yield replace(job, workload=varied)
         except UsageError:
@@ -362,7 +372,10 @@ def cover(
         of_each = [list(evaluator.splits(steps, strategy)) for strategy in strategies]
         count += len(steps) * sum(len(variant.buffers(strategy)) for strategy in strategies)
         candidates |= {(e.workload, e.strategy.name): e for e in chain.from_iterable(of_each)}
-        if (full.attention, full.loss) != (w.attention, w.loss):
+        if (full.attention, full.loss, full.sequence_parallel) != (
+            *(w.attention, w.loss),
+            w.sequence_parallel,
+        ):
             continue
         for workload in dict.fromkeys((full, steps[0])):
             walk = [
@@ -423,6 +436,16 @@ def search(
         supports: Whether DeepSpeed trains the job as it was asked with a strategy.
     """
     by_flowchart = objective is Objective.FLOWCHART
+    if by_flowchart and freedom.shared:
+        # The fewest that share, as the exchange costs time; none where that does not help.
+        closed, searches = replace(freedom, shared=()), []
+        for ranks in (job.workload.sequence_parallel, *freedom.shared):
+            shared = replace(job, workload=shared_by(job.workload, ranks))
+            searches.append(search(shared, constraints, closed, objective, supports))
+            chosen = searches[-1].decision.chosen
+            if is_settled(chosen) and chosen is not None and chosen.verdict is Verdict.FITS:
+                return searches[-1]
+        return next((s for s in searches if is_settled(s.decision.chosen)), searches[0])
     varied = replace(freedom, attention=(), losses=()) if by_flowchart else freedom
     covered = cover(job, STRATEGIES, varied)
     # The flowchart leaves out what is rarely the best; a search may find that it is.
@@ -674,15 +697,16 @@ def _limit(job: Job, strategy: StrategyRow, step: Workload) -> Limit:
 
     batch = _largest(lambda n: runs(replace(step, micro_batch=n)), _MOST_SEQUENCES)
     positions = _positions(job)
-    tokens = _TOKENS * _largest(
-        lambda n: runs(replace(step, sequence_tokens=n * _TOKENS)), positions // _TOKENS
+    unit = math.lcm(_TOKENS, step.sequence_parallel)
+    tokens = unit * _largest(
+        lambda n: runs(replace(step, sequence_tokens=n * unit)), positions // unit
     )
     return Limit(
         strategy=strategy,
         gradient_checkpointing=step.gradient_checkpointing,
         micro_batch=batch,
         sequence_tokens=tokens,
-        by_positions=tokens > positions - _TOKENS,
+        by_positions=tokens > positions - unit,
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, considered
-from zerowiz.core.decision.job import Job
+from zerowiz.core.decision.job import Job, list_shared
 from zerowiz.core.machine.types import (
     Accelerator,
     Machine,
@@ -378,6 +378,13 @@ def recompute(job: Job, _: Constraints) -> Iterator[Patch]:
         yield _step(gradient_checkpointing=True)
 
 
+def share_sequences(job: Job, _: Constraints) -> Iterator[Patch]:
+    """GPUs of a node that share each sequence, the fewest first: the same global batch."""
+    step = job.workload
+    for ranks in list_shared(job) if step.sequence_parallel == 1 else ():
+        yield _step(sequence_parallel=ranks, accumulation_steps=step.accumulation_steps * ranks)
+
+
 def split_batch(job: Job, _: Constraints) -> Iterator[Patch]:
     """A part of the micro-batch at a time, in as many more micro-steps: the same global batch."""
     batch, steps = job.workload.micro_batch, job.workload.accumulation_steps
@@ -492,7 +499,10 @@ def add_host_memory(job: Job, constraints: Constraints) -> Iterator[Patch]:
 
 # What leaves the result as it is, or nearly so, the cheapest first: a leaner step, then a slower
 # strategy, then fewer bits. The last is the first to be left out again.
-LEANER: tuple[Kind, ...] = (use_sdpa, evaluate_fewer, *CUT_LOSSES, split_batch, recompute)
+LEANER: tuple[Kind, ...] = (
+    *(use_sdpa, evaluate_fewer, *CUT_LOSSES, split_batch, recompute),
+    share_sequences,
+)
 ROUNDING: tuple[Kind, ...] = (use_bf16, halve_states)
 CHEAP: tuple[Kind, ...] = (
     leave_busy_gpus,

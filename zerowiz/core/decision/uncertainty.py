@@ -68,6 +68,7 @@ class Assumption(StrEnum):
     SEPARATE = "separate_gradients"
     GATHERED = "gathered_parameters"
     SHARDED_ADAPTERS = "sharded_adapters"
+    SHARED_SEQUENCES = "shared_sequences_never_measured"
     ON_CPU = "cpu_never_measured"
     CUT = "shares_cut_through_tensors"
     STAND_IN = "stand_in_llama"
@@ -326,6 +327,13 @@ DOUBTS: Sequence[Doubt] = (
             and job.workload.gradient_checkpointing
         ),
         rate=0.005,
+    ),
+    # No run. What huggingface.co/blog/ulysses-sp publishes agrees within 0.3 %, if its page means
+    # what it seems to (tests/core/memory/test_sequence_parallel.py).
+    Doubt(
+        what=Assumption.SHARED_SEQUENCES,
+        holds=lambda job, _: job.workload.sequence_parallel > 1,
+        rate=0.05,
     ),
     # What a rank holds on the CPU was never read from an allocator.
     Doubt(

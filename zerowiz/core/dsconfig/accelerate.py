@@ -69,8 +69,10 @@ class AccelerateFile(Struct, frozen=True, kw_only=True):
     """Keys beside `deepspeed_config` that Accelerate does not have."""
     dropped: tuple[KeyToken, ...]
     """Its paths for NVMe, which no variable of `accelerate launch` carries."""
-    splits_sequences: bool
-    """Whether several ranks share one sequence or one tensor, which is not planned."""
+    parallel: tuple[Member, ...]
+    """Its sizes by which ranks share more than data, and which are not planned."""
+    sequence_parallel: int | None
+    """The ranks that share each sequence, where it says so."""
 
     @property
     def ranks_per_node(self) -> int:
@@ -176,7 +178,11 @@ FILE_KNOWN = frozenset(
 """The keys of a file that Accelerate has."""
 
 # utils/dataclasses.py, ParallelismConfig; what replicates or shards data is DeepSpeed's own matter.
-_SPLITS = tuple(f"parallelism_config_{name}_size" for name in ("tp", "cp", "sp"))
+PARALLEL_KEYS: Mapping[str, str] = {
+    f"parallelism_config_{name}_size": f"{kind} parallelism"
+    for name, kind in (("tp", "tensor"), ("cp", "context"))
+}
+"""The keys by which ranks share more than data, and what that is called."""
 
 
 def is_accelerate(values: Mapping[str, Node]) -> bool:
@@ -216,8 +222,9 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     refused = [member.key for member in section.members if member.key.name in _KEYS]
     if precision is not None and _said_precision(precision) is not None:
         refused.append(precision.key)
-    parallelism, ids = values.get("parallelism_config"), values.get("gpu_ids")
-    sizes = parallelism if isinstance(parallelism, dict) else {}
+    ids, sizes = values.get("gpu_ids"), members.get("parallelism_config")
+    sharing = sizes.value.members if sizes and isinstance(sizes.value, Object) else ()
+    shared = (m.value for m in sharing if m.key.name == "parallelism_config_sp_size")
     return AccelerateFile(
         path=path,
         section=section.members,
@@ -246,7 +253,12 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
             for member in section.members
             if member.key.name in said and named is None and _reads_path(said, member.key.name)
         ),
-        splits_sequences=any((_count(sizes.get(name)) or 1) > 1 for name in _SPLITS),
+        parallel=tuple(
+            member
+            for member in sharing
+            if member.key.name in PARALLEL_KEYS and (_count(plain(member.value)) or 1) > 1
+        ),
+        sequence_parallel=next((_count(plain(value)) for value in shared), None),
     )
 
 

@@ -36,6 +36,8 @@ class UserConfig(Struct, frozen=True, kw_only=True):
     stage: int | None = None
     offload: OffloadChoice | None = None
     buffers: Buffers | None = None
+    sequence_parallel: int | None = None
+    """Of an Accelerate file, or of the variables that Accelerate reads."""
     train_batch_size: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int | None = None

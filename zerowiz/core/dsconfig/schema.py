@@ -330,6 +330,33 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
+# Find the keys by which ranks share more than data.
+
+# runtime/tensor_parallel/config.py; runtime/config.py, DeepSpeedConfig.__init__;
+# module_inject/auto_ep_config.py.
+PARALLEL_KEYS: Mapping[str, str] = {
+    "tensor_parallel.autotp_size": "tensor parallelism",
+    "tensor_parallel.tp.tp_size": "tensor parallelism",
+    "sequence_parallel_size": "sequence parallelism",
+    "expert_parallel.enabled": "expert parallelism",
+}
+"""The keys by which ranks share a tensor, a sequence or experts, and what that is called."""
+
+
+def shares_work(values: object, key: str) -> bool:
+    """Whether one of PARALLEL_KEYS makes ranks share the work.
+
+    Example:
+        >>> shares_work({"tensor_parallel": {"autotp_size": 4}}, "tensor_parallel.autotp_size")
+        True
+    """
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    if key.endswith(".enabled"):
+        return bool(truth_of(values))
+    return isinstance(values, int | float | str) and values not in (0, 1, "0", "1", "auto")
+
+
 # Find the keys of a config that change what a rank holds, and that no line of the ledger counts.
 #
 # They are all that DeepSpeed knows, by its schema, but for those that a plan reads and those that

@@ -325,7 +325,7 @@ def change_batch(before: int, step: Workload, machine: Machine) -> BatchChange |
     Example:
         128 sequences, and now 1 x 8 on each of 4 GPUs: to 32, and 32 micro-steps would keep it.
     """
-    ranks = machine.world_size
+    ranks = step.replicas(machine.world_size)
     now = step.micro_batch * step.accumulation_steps * ranks
     if now == before:
         return None

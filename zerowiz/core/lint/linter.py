@@ -7,7 +7,13 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from zerowiz.core.dsconfig.accelerate import FILE_KNOWN, KNOWN, PRECISION_KEYS, AccelerateFile
+from zerowiz.core.dsconfig.accelerate import (
+    FILE_KNOWN,
+    KNOWN,
+    PARALLEL_KEYS,
+    PRECISION_KEYS,
+    AccelerateFile,
+)
 from zerowiz.core.dsconfig.hjson import (
     Dialect,
     JsonTextError,
@@ -180,6 +186,14 @@ def _wrong_keys(file: AccelerateFile) -> Iterator[Finding]:
             severity=Severity.ERROR if near else None,
             because="`accelerate launch` rejects the whole file",
             of_launcher=True,
+        )
+    for member in file.parallel:
+        yield _at(
+            member.key,
+            releases.OTHER_PARALLELISM,
+            f"`{member.key.name}` is {plain(member.value)}: {PARALLEL_KEYS[member.key.name]}",
+            releases.WITHOUT_ZEROWIZ,
+            is_top=True,
         )
     # utils/launch.py, prepare_deepspeed_cmd_env: no variable has a path for NVMe;
     # utils/dataclasses.py, DeepSpeedPlugin: without the variable the path is `none`.

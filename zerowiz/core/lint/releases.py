@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, cast
 
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
 from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
+from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work
 from zerowiz.core.findings import Finding, Rule, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
@@ -96,6 +97,13 @@ SCRIPT_DISAGREES = Rule(
     severity=Severity.ERROR,
     why="the Trainer fails if the config and its TrainingArguments have different values",
 )
+OTHER_PARALLELISM = Rule(
+    code="ZW606",
+    name="other-parallelism",
+    severity=Severity.WARNING,
+    why="zerowiz plans jobs whose ranks share data only: `plan` and `launch` refuse the file",
+)
+WITHOUT_ZEROWIZ = "keep it to train so, and start the job without zerowiz"
 RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
     Rule(
         code="ZW516",
@@ -290,6 +298,15 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
             says="`expert_parallel` at stage 3 cannot be combined with `zero_hpz_partition_size`",
             fix="remove it",
         ),
+    ),
+    OTHER_PARALLELISM: tuple(
+        Relation(
+            at=key,
+            when=lambda config, entry: shares_work(config.root.value, entry.known_path),
+            says=f"`{key}` asks for {kind}",
+            fix=WITHOUT_ZEROWIZ,
+        )
+        for key, kind in PARALLEL_KEYS.items()
     ),
     SCRIPT_DISAGREES: (
         Relation(

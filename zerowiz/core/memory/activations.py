@@ -206,12 +206,23 @@ def _slices_size(architecture: Architecture, *, repeated: bool) -> int:
     return a.query_size + a.kv_size if fused else 0
 
 
-def _fused_attention_bytes(architecture: Architecture, size_bytes: int, *, masked: bool) -> int:
+def shared_kv_size(architecture: Architecture, ranks: int) -> int:
+    """Width of the keys where so many ranks share a sequence: each has one of its heads at least.
+
+    deepspeed 0.19.8, runtime/sequence_parallel/ulysses_sp.py, _combine_local_sequences.
+    """
+    a = architecture
+    return max(a.kv_heads, ranks) * a.head_dim
+
+
+def _fused_attention_bytes(
+    architecture: Architecture, size_bytes: int, *, masked: bool, shared_by: int = 1
+) -> int:
     """Per token, kept by a kernel that keeps no scores."""
     a, w = architecture, size_bytes
     # transformers/integrations/sdpa_attention.py, use_gqa_in_sdpa: a mask wants repeated keys.
-    kv_size = _repeated_size(a) if masked else a.kv_size
-    slices_size = _slices_size(a, repeated=masked)
+    kv_size = _repeated_size(a) if masked else shared_kv_size(a, shared_by)
+    slices_size = _slices_size(a, repeated=masked) if shared_by == 1 else 0
     return w * (2 * a.query_size + 2 * kv_size + slices_size) + 4 * a.heads
 
 
@@ -263,8 +274,10 @@ def copies_output(architecture: Architecture, workload: Workload) -> bool:
     The kernels of 16 bits lay their output as the queries lie (flash_api.cpp, mha_fwd; cuDNN's MHA
     .cpp, alloc_with_matching_layout), and queries that are joined of two parts lie head by head
     (g1-079; with a mask h1-045). The one of fp32 writes token by token, and Liger's rotation leaves
-    queries where they are (h1-017).
+    queries where they are (h1-017). Ranks that share a sequence exchange what it gives.
     """
+    if workload.sequence_parallel > 1:
+        return True
     joined = FAMILIES[architecture.family].rotated_in_parts
     half, moved = workload.precision.size_bytes < FP32_BYTES, not LOSS_ROWS[workload.loss].has_liger
     return joined and half and moved and is_fused(architecture, workload)
@@ -289,7 +302,9 @@ def attention_bytes(architecture: Architecture, workload: Workload) -> int:
         return _eager_attention_bytes(a, workload)
     if _falls_back(a, workload):
         return _plain_attention_bytes(a, workload)
-    fused = _fused_attention_bytes(a, w, masked=masks_all(a, workload))
+    fused = _fused_attention_bytes(
+        a, w, masked=masks_all(a, workload), shared_by=workload.sequence_parallel
+    )
     copied = w * a.query_size if copies_output(a, workload) else 0
     return fused + copied + _mask_bytes(a, workload)
 

@@ -54,6 +54,16 @@ _OF_ANY_PASS = frozenset(
         AllocationKind.REFERENCE_GATHERED,
     }
 )
+# With the tokens that a rank trains at a time.
+_OF_TOKENS = frozenset(
+    {
+        AllocationKind.ACTIVATIONS,
+        AllocationKind.ONE_BLOCK,
+        AllocationKind.LOSS_SAVED,
+        AllocationKind.LOSS_LOGITS,
+        AllocationKind.LOSS_GRADIENTS,
+    }
+)
 # With the sequences that are evaluated at a time.
 GROWS_WITH_EVALUATION = frozenset({AllocationKind.EVALUATED_BLOCK, AllocationKind.EVALUATED_LOGITS})
 # transformers/generation/utils.py, _sample: the logits in fp32, those that may be sampled, and
@@ -289,6 +299,13 @@ class Estimate(Struct, frozen=True, kw_only=True):
         """What the GPU holds while ZeRO-1 or ZeRO-2 makes its flat copy there; 0 without one."""
         copying = filter(_flattens, self.moments.get(Phase.INIT, ()))
         return max(map(moment_bytes, copying), default=0)
+
+    @property
+    def of_tokens_bytes(self) -> int:
+        """Of the peak, what is there for the tokens of a rank alone."""
+        moments = (moment for moments in self.moments.values() for moment in moments)
+        without = (moment_bytes(a for a in m if a.kind not in _OF_TOKENS) for m in moments)
+        return self.peak_bytes - max(without, default=0)
 
     @property
     def flattened_on_host(self) -> "Estimate":

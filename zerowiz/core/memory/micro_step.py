@@ -205,6 +205,7 @@ def micro_step(
             model, replace(workload, trainer=Trainer.SFT, reference=None), None, sharded=sharded
         )
         return replace(alone, saved_bytes=2 * alone.saved_bytes)
+    workload = workload.of_one_rank
     if workload.torch_autocast is not None:
         halved = replace(workload, precision=workload.torch_autocast, torch_autocast=None)
         whole = replace(workload, torch_autocast=None)
@@ -225,7 +226,7 @@ def evaluation(
     """
     if not workload.eval_batch:
         return None
-    step = replace(workload, micro_batch=workload.eval_batch)
+    step = replace(workload, micro_batch=workload.eval_batch, sequence_parallel=1)
     return micro_step(model, step, traced, sharded=sharded)
 
 

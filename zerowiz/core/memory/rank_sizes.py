@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from zerowiz.core.memory.activations import Activations, value_bytes
+from zerowiz.core.memory.activations import Activations, shared_kv_size, value_bytes
 from zerowiz.core.memory.allocations import Allocation, AllocationKind, Moment, Moments
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.gathering import Layout, lay_out
@@ -24,7 +24,7 @@ from zerowiz.core.memory.gradient_shards import RankShard, find_cuts, list_gradi
 from zerowiz.core.memory.losses import has_fused_head
 from zerowiz.core.memory.micro_step import Traced, evaluation, micro_step
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.types import Model, Tensor
+from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.strategy_types import Offload, Part, Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import (
@@ -126,6 +126,8 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     """Whether the optimizer lives on the host."""
     zero_init: bool
     """Whether stage 3 builds the model in shards."""
+    exchanged_bytes: int = 0
+    """That a pass over all layers sends to the ranks that share its sequences, and as many back."""
     prefetching: bool = True
     """Whether stage 3 knows in which order the modules come, and gathers the next ones early."""
 
@@ -384,7 +386,20 @@ def rank_sizes(
         stepping_bytes=0 if offloaded else stepping.stepping_bytes + foreach_bytes,
         workload=workload,
         zero_init=workload.resolved_zero_init,
+        exchanged_bytes=_exchanged_bytes(architecture, workload),
     )
+
+
+def _exchanged_bytes(a: Architecture, workload: Workload) -> int:
+    """Queries, keys, values and what attention gives, less the rank's own part.
+
+    deepspeed 0.19.8, runtime/sequence_parallel/ulysses_sp.py: four all-to-alls for each layer.
+    """
+    ranks, step = workload.sequence_parallel, workload.of_one_rank
+    if ranks == 1:
+        return 0
+    width = 2 * (a.query_size + shared_kv_size(a, ranks))
+    return a.layers * step.precision.size_bytes * step.tokens * width * (ranks - 1) // ranks
 
 
 def weights(r: RankSizes) -> Moment:

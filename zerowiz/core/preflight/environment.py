@@ -166,7 +166,8 @@ def _meets(planned: PlannedJob, row: BadRelease) -> bool:
     step = planned.job.workload
     if planned.strategy.stage not in row.stages or row.precision not in {None, step.precision}:
         return False
-    return not row.adapters or _saves_empty(planned)
+    shares = step.sequence_parallel > 1 or not row.sequence_parallel
+    return shares and (not row.adapters or _saves_empty(planned))
 
 
 def _saves_empty(planned: PlannedJob) -> bool:

@@ -243,6 +243,42 @@ def _float_batches(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         )
 
 
+SHARED_SEQUENCES = Rule(
+    code="PF125",
+    name="sequence-parallel",
+    severity=Severity.ERROR,
+    why="the job ends with an error at its start, or at its first batch",
+    when=(
+        "GPUs share sequences, and the script has another `dp_shard_size` than the job, or no "
+        "`position_ids` in its batches"
+    ),
+)
+
+
+def _shared_sequences(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
+    step, facts = planned.job.workload, run.facts
+    replicas = step.replicas(planned.job.machine.world_size)
+    data = run.setting(facts.data_parallel)
+    # accelerate 1.15, accelerator.py, _prepare_deepspeed: `train_batch_size` is made of it, and
+    # DeepSpeed compares that with all ranks.
+    if data is not None and data.value != replicas:
+        yield found(
+            SHARED_SEQUENCES,
+            f"{data.source} says {data.value}, but {replicas} groups of GPUs share data",
+            data.change_to(replicas),
+        )
+    # deepspeed 0.19.8, ulysses_sp.py, UlyssesSPDataLoaderAdapter.refill: a ValueError. trl 1.16,
+    # sft_trainer.py: its collator gives them where it packs.
+    if not facts.names_positions and not step.packing:
+        yield found(
+            SHARED_SEQUENCES,
+            f"{facts.text_path} has no `position_ids`, which each batch needs where GPUs share"
+            " sequences",
+            "add them in your collator: `batch['position_ids'] = torch.arange("
+            "batch['input_ids'].shape[1]).expand_as(batch['input_ids'])`",
+        )
+
+
 LIGHTNING_REFUSES = Rule(
     code="PF120",
     name="lightning-refuses",
@@ -304,3 +340,5 @@ def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     if planned.integration is Integration.LIGHTNING:
         yield from _lightning(planned, planned.script)
     yield from _float_batches(planned, planned.script)
+    if planned.job.workload.sequence_parallel > 1:
+        yield from _shared_sequences(planned, planned.script)

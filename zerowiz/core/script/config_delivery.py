@@ -15,7 +15,7 @@ from zerowiz.core.script.settings_file import SettingsCopy, copy_path, copy_valu
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import BY_DOCTOR, UnreachableScriptError, UsageError, ZerowizError
 
 # Read what a person says of how a config reaches a script: `--config-via`.
@@ -435,6 +435,32 @@ def _by_environment(run: _Run) -> Delivery:
         "ACCELERATE_DEEPSPEED_CONFIG_FILE": run.config_path,
     }
     return Delivery(script_args=run.script_args, env=env)
+
+
+def not_shared(facts: ScriptFacts, ranks: int) -> UsageError:
+    """The error where a plain loop would have to share sequences itself."""
+    return UsageError(
+        f"`$sequence_parallel {ranks}` works with a Trainer or an Accelerator: "
+        f"{facts.text_path} has a loop of its own",
+        f"remove `$sequence_parallel {ranks}`, or train with the Trainer of transformers",
+    )
+
+
+def share_sequences(step: Workload, ranks: int) -> dict[str, str]:
+    """The variables by which the ranks of a Trainer or an Accelerator share sequences.
+
+    accelerate 1.15, accelerator.py, __init__, and parallelism_config.py: without the first, nobody
+    reads the others. _prepare_deepspeed takes the ranks that share data for one, unless it is told.
+    """
+    sizes = {
+        "SP_SIZE": step.sequence_parallel,
+        "SP_BACKEND": "deepspeed",
+        "SP_SEQ_LENGTH_IS_VARIABLE": "true",
+        "SP_ATTN_IMPLEMENTATION": step.attention.row.names[0],
+        "DP_SHARD_SIZE": step.replicas(ranks),
+    }
+    variables = {f"PARALLELISM_CONFIG_{name}": str(value) for name, value in sizes.items()}
+    return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **variables}
 
 
 # lightning 2.6, pytorch/strategies/deepspeed.py, _load_config: a strategy without a config of its

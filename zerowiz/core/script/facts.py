@@ -143,6 +143,15 @@ class StageCall(ScriptCall, frozen=True, kw_only=True):
     kind: StageKind
 
 
+class ParallelUse(ScriptCall, frozen=True, kw_only=True):
+    """What makes several ranks share a tensor, a sequence or experts."""
+
+    size: ValueSource
+    """How many ranks; more than that where it is a value that is no number."""
+    kind: str
+    """What it is called: `tensor parallelism`."""
+
+
 class OwnSizes(Struct, frozen=True, kw_only=True):
     """The sizes of a model that a script builds of its own classes."""
 
@@ -214,6 +223,8 @@ _SOURCES = {
     # `Accelerator(mixed_precision=...)`, and `precision` and `devices` of Lightning's Trainer.
     "mixed_precision",
     "devices",
+    # `dp_shard_size` of a ParallelismConfig.
+    "data_parallel",
     # What makes the batches of a loop floats, or may, where nothing casts them.
     "float_batches",
     "model",
@@ -255,6 +266,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """The classes of the optimizers that it builds, each once."""
     unfused_adam_line: int | None = None
     """Where it builds torch's Adam without `fused=True`, which holds more than is counted."""
+    names_positions: bool = False
+    """Whether it says `position_ids` somewhere."""
     saves_portably: bool = False
     """Whether it saves by the templates' `portable_checkpoint`, which loads at every stage."""
     counts_micro_steps: bool = False
@@ -283,6 +296,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     placements: tuple[Placement, ...] = ()
     weight_saves: tuple[WeightSave, ...] = ()
     stage_calls: tuple[StageCall, ...] = ()
+    parallel: tuple[ParallelUse, ...] = ()
     freezes: tuple[ScriptCall, ...] = ()
     """Where it may make parameters of a model that do not train."""
     optimizers_passed: tuple[ScriptCall, ...] = ()

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.settings import OTHER_SETTINGS, Change
+from zerowiz.core.settings import OTHER_SETTINGS, Change, not_planned
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     ALL_LINEAR,
@@ -77,6 +77,8 @@ class Program(Struct, frozen=True, kw_only=True):
     excluding: tuple[str, ...] = ("fsdp", "fsdp_config")
     refused_sharded: tuple[str, ...] = ()
     """Its keys that it refuses at stage 3."""
+    parallel: Mapping[str, str]
+    """Its keys by which ranks share more than data, and what that is called."""
 
     @property
     def keys(self) -> dict[str, str]:
@@ -141,7 +143,8 @@ def read_program(path: str, values: Mapping[str, object]) -> ProgramFile | None:
         values: Its keys and values.
 
     Raises:
-        UsageError: It is a file of Megatron-SWIFT, which has no DeepSpeed.
+        UsageError: It is a file of Megatron-SWIFT, which has no DeepSpeed, or ranks share more than
+            data.
 
     Example:
         >>> file = read_program("my.yaml", {"base_model": "m", "adapter": "lora"})
@@ -153,6 +156,10 @@ def read_program(path: str, values: Mapping[str, object]) -> ProgramFile | None:
         if is_named and not program.own_keys.isdisjoint(values):
             if not program.other_keys.isdisjoint(values):
                 raise UsageError(f"`{path}` is a file of {_MEGATRON}", _WITH_DEEPSPEED)
+            for key, kind in program.parallel.items():
+                size = values.get(key)
+                if type(size) is int and size > 1:
+                    raise not_planned(f"`{path}` has `{key}: {size}`", kind)
             older = {new: values.get(old) for old, new in program.aliases.items()}
             known = {key: values[key] for key in values if values[key] is not None}
             return ProgramFile(path=path, program=program, job=_read_job(program, older | known))
@@ -322,7 +329,6 @@ AXOLOTL = Program(
     eval_data=("val_set_size", "test_datasets"),
     eval_asked_by=("eval_steps", "evals_per_epoch"),
     not_counted=(
-        "context_parallel_size",
         "fp8",
         "lisa_layers",
         "load_in_8bit",
@@ -330,10 +336,13 @@ AXOLOTL = Program(
         "quantize_moe_experts",
         "relora",
         "reward_model",
-        "sequence_parallel_degree",
-        "tensor_parallel_size",
         "unfrozen_parameters",
     ),
+    parallel={
+        "context_parallel_size": "context parallelism",
+        "sequence_parallel_degree": "sequence parallelism",
+        "tensor_parallel_size": "tensor parallelism",
+    },
 )
 # llamafactory 0.9.5. launcher.py: without the first variable it starts no ranks for one GPU, and
 # refuses DeepSpeed; without the second it takes all GPUs. hparams/, extras/constants.py
@@ -416,6 +425,7 @@ LLAMA_FACTORY = Program(
         "use_muon",
         "use_unsloth",
     ),
+    parallel={},
     # hparams/parser.py, get_train_args.
     refused_sharded=("predict_with_generate", "pissa_init", "pure_bf16"),
 )
@@ -481,18 +491,17 @@ MS_SWIFT = Program(
     known={
         "tuner_type": frozenset({None, "full", "lora"}),
         "quant_bits": frozenset({None, 4}),
-        "sequence_parallel_size": frozenset({None, 1}),
     },
     eval_data=("val_dataset", "split_dataset_ratio"),
     evaluates_unasked=True,
     not_counted=(
-        "deepspeed_autotp_size",
         "modules_to_save",
         "optimizer",
         "reward_model",
         "use_dora",
         "use_galore",
     ),
+    parallel={"deepspeed_autotp_size": "tensor parallelism"},
     excluding=("fsdp",),
 )
 PROGRAMS = (

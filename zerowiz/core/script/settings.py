@@ -35,7 +35,13 @@ from zerowiz.core.script.bindings import (
 )
 from zerowiz.core.script.facts import UNSEEN, Convention, ScriptCall, ScriptFacts, ValueSource
 from zerowiz.core.script.trainers import NotCounted, TrainerSettings, known, settle_trainer
-from zerowiz.core.settings import HYPERPARAMETERS, LEARNING
+from zerowiz.core.settings import (
+    HYPERPARAMETERS,
+    LEARNING,
+    Origin,
+    SettingValue,
+    not_planned,
+)
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     SETTINGS,
@@ -151,6 +157,14 @@ def _eval_batch(run: Resolver, value: object) -> Words | None:
     return _by_option("eval_batch", run, value) if value else None
 
 
+def _sequence_parallel(run: Resolver, value: object) -> Words | None:
+    """By variables that Accelerate reads, where the script says no size itself."""
+    facts = run.facts
+    if facts.sequence_parallel.seen:
+        return run.words_for(facts.sequence_parallel, value)
+    return () if facts.integration in {Integration.HF, Integration.ACCELERATE} else None
+
+
 # The settings that more than their own option decides.
 _ROUTES: Mapping[str, Route] = {
     "accumulation_steps": _accumulation,
@@ -159,6 +173,7 @@ _ROUTES: Mapping[str, Route] = {
     "vllm_memory_fraction": _vllm_fraction,
     "eval_batch": _eval_batch,
     "method": _method,
+    "sequence_parallel": _sequence_parallel,
 }
 
 
@@ -524,6 +539,51 @@ def check_accelerator(script: ScriptRun, on: Accelerator) -> None:
             f"{script.facts.path} cannot train on CPU ranks: it does not set `use_cpu`",
             use_cpu.change_to(value=True),
         )
+
+
+PARALLEL_VARIABLES: Mapping[str, str] = {
+    f"PARALLELISM_CONFIG_{name}_SIZE": f"{kind} parallelism"
+    for name, kind in (("TP", "tensor"), ("CP", "context"))
+}
+"""What `ParallelismConfig()` of accelerate 1.15 reads where nothing else says a size."""
+
+
+def shared_by_environment(environ: Mapping[str, str]) -> Iterator[SettingValue]:
+    """The ranks that share each sequence, where the same says so."""
+    name = "PARALLELISM_CONFIG_SP_SIZE"
+    said = environ.get(name, "")
+    if said.isdecimal() and int(said) > 1:
+        yield SettingValue(
+            name="sequence_parallel", value=int(said), origin=Origin.ENVIRONMENT, source=name
+        )
+
+
+def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str]) -> None:
+    """Refuse a job whose ranks share more than data and sequences.
+
+    Args:
+        run: The script as it is run; None without one.
+        environ: Of the job.
+
+    Raises:
+        UsageError: They do, or may.
+    """
+    for name, kind in PARALLEL_VARIABLES.items():
+        if environ.get(name, "1") != "1":
+            raise not_planned(f"the environment has `{name}={environ[name]}`", kind)
+    if run is None:
+        return
+    for use in run.facts.parallel:
+        size = run.setting(use.size)
+        is_one = size is not None and size.value is not True and size.value in {0, 1}
+        if not is_one and run.holds(use.conditions) is not False:
+            said = f"`{use.code}` in {run.facts.where(use.line)}" if size is None else size.source
+            if size is None and "(sp_size=" in use.code:
+                raise UsageError(
+                    f"{said}: zerowiz does not see how many GPUs share each sequence",
+                    "write the number there, or an option of the script",
+                )
+            raise not_planned(said, use.kind)
 
 
 def check_method(facts: ScriptFacts, method: Method) -> None:

@@ -113,6 +113,8 @@ class TermKind(StrEnum):
     """Weights that come from other ranks, as far as the GPU waits for them."""
     REDUCTION = "reduction"
     """Gradients that go to other ranks, as far as the GPU waits for them."""
+    EXCHANGE = "exchange"
+    """Between ranks that share a sequence, around the attention of each layer."""
     OPTIMIZER = "optimizer"
     CPU_OPTIMIZER = "cpu_optimizer"
     PCIE = "pcie"

@@ -90,8 +90,14 @@ def wire_bytes_per_step(r: RankSizes) -> int:
     if passes.gathers_weights:
         gathered_bytes = micro_steps * (whole_bytes(r) + regathered_bytes(r))
     ring_bytes = times * r.weight_bytes * r.trainable + gathered_bytes
+    exchanged_bytes = int(micro_steps * _passes(r) * r.exchanged_bytes)
     # Patarasuk and Yuan 2009, section 3: all but the rank's own share.
-    return ring_bytes * (r.ranks - 1) // r.ranks
+    return ring_bytes * (r.ranks - 1) // r.ranks + exchanged_bytes
+
+
+def _passes(r: RankSizes) -> float:
+    """Forward and backward, with what is computed again for it."""
+    return 2 + r.workload.recomputed_fraction
 
 
 # How fast collectives over all ranks of a job run.
@@ -413,7 +419,8 @@ def _attention_seconds(
     leaves out (torch/aten, transformers/cuda/sdp_utils.cpp, check_for_attn_mask; transformers,
     integrations/sdpa_attention.py).
     """
-    a, length = architecture, length_tokens(architecture, workload)
+    a = architecture
+    length = length_tokens(a, workload) * workload.sequence_parallel
     family = FAMILIES.get(a.family)
     fused = family is not None and is_fused(a, workload)
     causal = family is None or family.causal
@@ -435,7 +442,7 @@ def _attention_seconds(
 
 def _recomputed_bytes(model: Model, rank: RankSizes) -> int:
     """What the blocks would keep without checkpointing, as each computes it again."""
-    a, workload = model.architecture, rank.workload
+    a, workload = model.architecture, rank.workload.of_one_rank
     upper_bytes = rank.activations.block_bytes * a.layers
     if a.family not in FAMILIES or workload.torch_autocast is not None:
         return upper_bytes
@@ -478,7 +485,7 @@ def compute_passes(
         flop_per_s: Nominal, in the precision that is computed in.
         costs: What of the nominal rates is reached.
     """
-    workload, a = rank.workload, model.architecture
+    workload, a = rank.workload.of_one_rank, model.architecture
     tokens = workload.rows * length_tokens(a, workload)
     w = rank.weight_bytes if workload.torch_autocast is None else HALF_BYTES
     gpu = _Gpu(
@@ -541,6 +548,8 @@ _LAUNCHED = 0.40
 _UNKNOWN_LINK = 0.50
 _MANY_GPUS = 0.15
 _NODES = 0.30
+_SHARED_SEQUENCES = 0.30
+"""No step was measured whose ranks share sequences."""
 _STRANGE_MODEL = 0.15
 _AUTOCAST = 0.30
 """Its casts are counted by no part: a third too little in the two fitted steps that have it."""
@@ -579,6 +588,7 @@ def doubt_fraction(
         (_UNKNOWN_LINK, is_assumed(machine, rates)),
         (_MANY_GPUS, machine.world_size > _SEEN_GPUS),
         (_NODES, machine.nodes > 1),
+        (_SHARED_SEQUENCES, r.workload.sequence_parallel > 1),
         (_STRANGE_MODEL, guessed),
         (_AUTOCAST, r.workload.torch_autocast is not None),
     )
@@ -597,6 +607,7 @@ _FORMULAS: Mapping[TermKind, str] = {
     TermKind.HOOKS: N_("modules x hooks of stage 3 - what the GPU computes meanwhile"),
     TermKind.GATHERING: N_("w (N + F) / link - what the GPU computes meanwhile"),
     TermKind.REDUCTION: N_("w N / link - what the GPU computes meanwhile"),
+    TermKind.EXCHANGE: N_("2 w (q + kv) per token and layer / link, and their copies"),
     TermKind.OPTIMIZER: N_("bytes of P parameters / memory bandwidth + launches"),
     TermKind.CPU_OPTIMIZER: N_("bytes of P parameters / what the cores move"),
     TermKind.PCIE: N_("w P / PCIe - what the GPU computes meanwhile"),
@@ -762,6 +773,24 @@ def _communication(
     )
 
 
+# Of each of queries, keys, values and output: packed for the others, and laid out for the kernel,
+# read and written each time (ulysses_sp.py, combine_sequence, forward).
+_EXCHANGE_COPIES = 4
+# deepspeed 0.19.8, ulysses_sp.py, forward: theirs, and that of the positions.
+_EXCHANGES = 5
+
+
+def _exchange_seconds(r: RankSizes, machine: Machine, rates: GpuRates, costs: Costs) -> float:
+    """Of one micro-step between ranks that share a sequence: attention waits for it."""
+    if not r.exchanged_bytes:
+        return 0.0
+    ranks = r.workload.sequence_parallel
+    ring = find_ring(machine, rates, costs, inside=True)
+    copied_bytes = _EXCHANGE_COPIES * r.exchanged_bytes * ranks / (ranks - 1)
+    each = ring.seconds(r.exchanged_bytes, _EXCHANGES * r.layers)
+    return _passes(r) * (each + copied_bytes / memory_rate_on(costs, rates))
+
+
 def _seconds(
     model: Model, r: RankSizes, machine: Machine, rates: GpuRates, flop_per_s: float, costs: Costs
 ) -> Seconds:
@@ -809,6 +838,7 @@ def _seconds(
         total.add(_beside(both.seconds, busy, alone, costs), micro_steps)
     else:
         total.add(_beside(behind, busy, sent.alone_fraction, costs))
+    total.add({TermKind.EXCHANGE: _exchange_seconds(r, machine, rates, costs)}, micro_steps)
     total.add(stepping.seconds)
     total.add({TermKind.GATHERING: sent.updated})
     return total.seconds
@@ -893,7 +923,7 @@ def predict_step_time(
     )
     if calibration is not None:
         terms = tuple(map(calibration.apply, terms))
-    length = length_tokens(model.architecture, workload)
+    length = length_tokens(model.architecture, workload.of_one_rank)
     sequences = machine.world_size * workload.accumulation_steps * workload.rows
     expected = sum(term.exposed_seconds for term in terms)
     factor = 1 + doubt_fraction(

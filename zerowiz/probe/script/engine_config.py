@@ -3,24 +3,34 @@
 import ast
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerowiz.core.script.facts import UNSEEN, Convention, Obstacle, ScriptFacts, ValueSource
+from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work
+from zerowiz.core.script.facts import (
+    UNSEEN,
+    Convention,
+    Obstacle,
+    ParallelUse,
+    ScriptFacts,
+    ValueSource,
+)
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.script.commandline import built_arguments
-from zerowiz.probe.script.reader import Reader, agree
+from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import (
     ACCELERATOR,
     HF_LIBRARIES,
     OPTIMIZER,
     PARSE_CALLS,
     FunctionCall,
+    Scope,
     follow,
     last_name,
+    literal,
     parse_quietly,
     unless_none,
 )
@@ -360,3 +370,78 @@ def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     if is_other and not (hidden and expr is None):
         return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.NO_STRATEGY)
     return facts
+
+
+# Find what makes several ranks share a tensor, a sequence or experts.
+
+# accelerate 1.15, parallelism_config.py and utils/dataclasses.py; transformers 5.23,
+# modeling_utils.py; deepspeed 0.19.8, __init__.py and runtime/sequence_parallel/ulysses_sp.py.
+_SIZES: Mapping[str, Mapping[str, str]] = {
+    "ParallelismConfig": {
+        "sp_size": "sequence parallelism",
+        "cp_size": "context parallelism",
+        "tp_size": "tensor parallelism",
+    },
+    "TorchTensorParallelPlugin": {"tp_size": "tensor parallelism"},
+    "DistributedConfig": {
+        "tp_size": "tensor parallelism",
+        "enable_expert_parallel": "expert parallelism",
+    },
+    "from_pretrained": {"tp_plan": "tensor parallelism"},
+    "tp_model_init": {"tp_size": "tensor parallelism"},
+    "register_with_transformers": {"sequence_parallel_size": "sequence parallelism"},
+    "initialize": {"mpu": "the parallelism of an `mpu`"},
+}
+
+
+def with_parallelism(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add what makes ranks share more than data; the size of a sequence's group is a setting."""
+    uses = (*_sizes(read), *_written_sizes(read))
+    shared = [use for use in uses if "(sp_size=" in use.code and use.size.seen]
+    settled = [use for use in shared if not use.conditions or use.size.flag is not None]
+    facts = facts.with_sources(sequence_parallel=agree(use.size for use in settled))
+    if not facts.sequence_parallel.seen:
+        settled = []
+    built = read.source.by_method.get("ParallelismConfig", [])
+    sizes = (read.keyword(call, "dp_shard_size") or UNSEEN for call in built)
+    facts = facts.with_sources(data_parallel=agree(sizes))
+    return replace(facts, parallel=tuple(use for use in uses if use not in settled))
+
+
+def _sizes(read: Reader) -> Iterator[ParallelUse]:
+    for name, sizes in _SIZES.items():
+        for call in read.source.by_method.get(name, []):
+            for keyword, kind in sizes.items():
+                expr = unless_none(call.keyword(keyword))
+                if expr is not None:
+                    yield ParallelUse(
+                        conditions=tuple(read.conditions(call)),
+                        line=expr.lineno,
+                        code=show_argument(call, expr, keyword),
+                        size=read.bind(expr, call, keyword),
+                        kind=kind,
+                    )
+
+
+def _written_sizes(read: Reader) -> Iterator[ParallelUse]:
+    """Those of a config that the script builds itself."""
+    sections = {key.partition(".")[0] for key in PARALLEL_KEYS}
+    if not any(section in read.source.text for section in sections):
+        return
+    for node in (part for part in ast.walk(read.source.tree) if isinstance(part, ast.Dict)):
+        values = _written(node, read.source.module)
+        for key, kind in PARALLEL_KEYS.items():
+            if shares_work(values, key):
+                yield ParallelUse(line=node.lineno, code=key, size=UNSEEN, kind=kind)
+
+
+def _written(expr: ast.expr | None, scope: Scope) -> object:
+    """A dict literal with its constants; anything else in it is its text."""
+    if not isinstance(expr, ast.Dict):
+        value = literal(expr, scope)
+        return ast.unparse(expr) if value is None and expr is not None else value
+    return {
+        key.value: _written(value, scope)
+        for key, value in zip(expr.keys, expr.values, strict=True)
+        if isinstance(key, ast.Constant)
+    }

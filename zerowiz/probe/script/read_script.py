@@ -19,7 +19,7 @@ from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.package_data import read_trl_release
 from zerowiz.probe.script.commandline import command_line
-from zerowiz.probe.script.engine_config import with_convention
+from zerowiz.probe.script.engine_config import with_convention, with_parallelism
 from zerowiz.probe.script.imports import Joined, join
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
@@ -92,13 +92,14 @@ def _facts(
         integration=None,
         parser=read.line.parser,
     )
-    facts = with_own_sizes(with_convention(facts, read), read)
+    facts = with_own_sizes(with_parallelism(with_convention(facts, read), read), read)
     if facts.integration is None:
         return facts
     starts = facts.locate(facts.config_line or read.line.hf_line)[0]
     facts = replace(
         facts,
         starts=None if starts == path_name else starts,
+        names_positions="position_ids" in read.source.text,
         saves_portably=_PORTABLE.search(text) is not None,
     )
     for add in (

@@ -1,0 +1,45 @@
+"""`zerowiz launch --sequence-parallel` trains on two real ranks that share each sequence."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import TESTS
+from ranks.harness import rank_environ, run
+
+SCRIPT = TESTS / "scripts" / "sequence_parallel.py"
+MICRO_STEPS, STEPS, TOKENS = 2, 3, 32
+
+
+def trained(folder: Path, shared: int) -> list[dict[str, Any]]:
+    """What both ranks report of a run; the global batch of the script is 4 sequences."""
+    folder.mkdir()
+    done = run(
+        [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
+        + ["--gpus-per-node", "2", "--model", "1m", "--seq-len", str(TOKENS), "--stage", "2"]
+        + ["--sequence-parallel", str(shared), "--precision", "fp32", str(SCRIPT)]
+        + ["--output_dir", "o", "--max_steps", str(STEPS), "--use_cpu", "True"]
+        + ["--per_device_train_batch_size", "1", "--lr_scheduler_type", "constant"]
+        + ["--gradient_accumulation_steps", str(MICRO_STEPS * shared)]
+        + ["--logging_steps", "1", "--report_to", "none", "--save_strategy", "no"],
+        env=rank_environ(folder / "reports"),
+        cwd=folder,
+    )
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.mark.deepspeed
+def test_two_ranks_that_share_sequences_learn_what_two_that_do_not_learn(tmp_path: Path) -> None:
+    alone, both = (trained(tmp_path / f"by-{n}", n) for n in (1, 2))
+    for one, other in zip(alone, both, strict=True):
+        assert ([TOKENS] * MICRO_STEPS * STEPS, 1) == (one["tokens"], one["shared_by"])
+        # Half of each sequence, in twice as many micro-steps.
+        assert [TOKENS // 2] * 2 * MICRO_STEPS * STEPS == other["tokens"]
+        assert 2 == other["shared_by"]
+        assert 4 == one["train_batch_size"] == other["train_batch_size"]
+        assert one["losses"] == pytest.approx(other["losses"], rel=1e-5)
+        # What a plan notes of clipping: the norm is as many times as large.
+        assert [2 * norm for norm in one["norms"]] == pytest.approx(other["norms"], rel=1e-3)

@@ -1,0 +1,297 @@
+"""Jobs whose ranks share sequences are planned; those that share more are refused by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.harness import Run
+
+TRAINER = """
+from accelerate import Accelerator, ParallelismConfig
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+{more}
+Trainer(model=AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B"{load}), args=args).train()
+"""
+ENGINE = """
+import argparse, deepspeed
+from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+parser = argparse.ArgumentParser()
+parser.add_argument("--tp", type=int, default=1)
+args = deepspeed.add_config_arguments(parser).parse_args()
+{more}
+"""
+CONFIG = '{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
+HEAD = "distributed_type: DEEPSPEED\nparallelism_config:\n"
+AXOLOTL = "base_model: m\nsequence_len: 512\nmicro_batch_size: 1\n"
+SWIFT = "model: m\ntuner_type: full\nmax_length: 512\n"
+
+
+def trainer(more: str = "", load: str = "") -> str:
+    return TRAINER.format(more=more, load=load)
+
+
+def engine(more: str) -> str:
+    return ENGINE.format(more=more)
+
+
+# A file, its text, and what the error names.
+REFUSED = {
+    "tp of a Trainer": (
+        "t.py",
+        trainer("x = ParallelismConfig(tp_size=2)"),
+        "`ParallelismConfig(tp_",
+    ),
+    "cp of a Trainer": (
+        "t.py",
+        trainer("x = ParallelismConfig(cp_size=2)"),
+        "cp_size=2)` in t.py l",
+    ),
+    "a size that is not seen": (
+        "t.py",
+        trainer("x = ParallelismConfig(sp_size=int(open('n').read()))"),
+        "zerowiz does not see how many GPUs share each sequence",
+    ),
+    "tp of transformers": ("t.py", trainer(load=', tp_plan="auto"'), "tp_plan='auto')` in t.py"),
+    "mpu of an engine": (
+        "t.py",
+        engine("deepspeed.initialize(args=args, model=m, mpu=megatron)"),
+        "`deepspeed.initialize(mpu=megatron)` in t.py line 7",
+    ),
+    "Ulysses of an engine": (
+        "t.py",
+        engine(
+            "UlyssesSPAttentionHF.register_with_transformers('m', 'sdpa', sequence_parallel_size=4)\n"
+            "deepspeed.initialize(args=args, model=m)"
+        ),
+        "zerowiz does not plan sequence parallelism",
+    ),
+    "a config in code": (
+        "t.py",
+        engine(
+            "deepspeed.initialize(args=args, model=m)\n"
+            'other = {"zero_optimization": {}, "tensor_parallel": {"autotp_size": 2}}'
+        ),
+        "`tensor_parallel.autotp_size` in t.py line 8",
+    ),
+    "tp of a config": (
+        "c.json",
+        CONFIG + '"tensor_parallel": {"autotp_size": 4}}',
+        "tensor_parallel.autotp_",
+    ),
+    "sp of a config": (
+        "c.json",
+        CONFIG + '"sequence_parallel_size": 4}',
+        "has `sequence_parallel_size`",
+    ),
+    "ep of a config": (
+        "c.json",
+        CONFIG + '"expert_parallel": {"enabled": true}}',
+        "`expert_parallel.enabled`",
+    ),
+    **{
+        f"{name} of Accelerate": (
+            "c.yaml",
+            f"{HEAD}  parallelism_config_{name}_size: 4\n",
+            f"has `parallelism_config_{name}_size: 4`",
+        )
+        for name in ("tp", "cp")
+    },
+    "axolotl": ("a.yaml", f"{AXOLOTL}context_parallel_size: 4\n", "`context_parallel_size: 4`"),
+    "ms-swift": ("a.yaml", f"{SWIFT}deepspeed_autotp_size: 4\n", "`deepspeed_autotp_size: 4`"),
+}
+
+
+def planned(here: Run, name: str, verb: str, *words: str) -> tuple[int, str]:
+    """The exit code of a command for a script, a program's file or a config, and its errors."""
+    is_config = name.startswith("c.")
+    named = ("--config", name) if is_config else (name,)
+    options = ("--machine", "8xH100", *verb.split()[1:])
+    text = Path(name).read_text()
+    options += () if name == "t.py" and "AutoModel" in text else ("--model", "1b")
+    result = here(verb.split(maxsplit=1)[0], *options, *named, *words)
+    return result.code, result.stderr
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_ranks_that_share_more_than_data_are_refused_by_name(
+    here: Run, folder: Path, case: str
+) -> None:
+    name, text, says = REFUSED[case]
+    (folder / name).write_text(text)
+    code, errors = planned(here, name, "init --yes" if name == "a.yaml" else "plan")
+    assert (2, True) == (code, says in errors), errors
+
+
+@pytest.mark.parametrize("case", [case for case, row in REFUSED.items() if row[0][0] == "c"])
+def test_check_finds_what_plan_and_launch_refuse(here: Run, folder: Path, case: str) -> None:
+    name, text, says = REFUSED[case]
+    (folder / name).write_text(text)
+    (folder / "train.py").write_text(trainer())
+    checked = json.loads(here("check", "--json", name).stdout)["files"][0]["findings"]
+    assert "other-parallelism" in [finding["name"] for finding in checked]
+    launch = here(
+        *("launch", "--dry-run", "--yes", "--machine", "8xH100", "--model", "1b"),
+        *("--config", name, "train.py", "--output_dir", "o"),
+    )
+    assert (2, True) == (launch.code, says in launch.stderr), launch.stderr
+
+
+def test_a_size_in_the_environment_is_refused(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLELISM_CONFIG_TP_SIZE", "4")
+    result = here("plan", "--machine", "8xH100", "--model", "1b")
+    assert 2 == result.code
+    assert "the environment has `PARALLELISM_CONFIG_TP_SIZE=4`" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        trainer("if False:\n    ParallelismConfig(tp_size=2)"),
+        trainer("ParallelismConfig(tp_size=1, sp_size=1, dp_shard_size=8)"),
+        trainer("if False:\n    ParallelismConfig(sp_size=1)"),
+        engine("deepspeed.initialize(args=args, model=m, mpu=None)"),
+        engine(
+            "deepspeed.tp_model_init(m, tp_size=args.tp)\ndeepspeed.initialize(args=args, model=m)"
+        ),
+        engine(
+            'x = {"tensor_parallel": {"autotp_size": 1}}\ndeepspeed.initialize(args=args, model=m)'
+        ),
+    ],
+)
+def test_a_script_whose_ranks_share_data_alone_is_planned(
+    here: Run, folder: Path, text: str
+) -> None:
+    (folder / "t.py").write_text(text)
+    assert 0 == planned(here, "t.py", "plan")[0]
+
+
+def test_an_option_of_the_script_decides(here: Run, folder: Path) -> None:
+    more = "deepspeed.tp_model_init(m, tp_size=args.tp)\ndeepspeed.initialize(args=args, model=m)"
+    (folder / "t.py").write_text(engine(more))
+    code, errors = planned(here, "t.py", "plan", "--tp", "4")
+    assert (2, True) == (
+        code,
+        "`--tp 4` after the script: zerowiz does not plan tensor" in errors,
+    ), errors
+
+
+# What makes GPUs share sequences, beside an option.
+
+SHARED = "args.parallelism_config = ParallelismConfig(sp_size=4{more})"
+LONG = ("--machine", "8xH100", "--seq-len", "4096")
+
+
+def step_of(here: Run, *words: str) -> tuple[int, int]:
+    """The GPUs that share a sequence, and the sequences of an optimizer step."""
+    result = here("plan", "--json", *LONG, *words)
+    assert 0 == result.code, result.stdout
+    planned = json.loads(result.stdout)
+    step = planned["workload"]
+    shared = step["sequence_parallel"]
+    return shared, step["micro_batch"] * step["accumulation_steps"] * 8 // shared
+
+
+@pytest.fixture
+def shared(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way to say it but an option."""
+    (folder / "plain.py").write_text(trainer())
+    (folder / "t.py").write_text(trainer(SHARED.format(more="")))
+    (folder / "c.yaml").write_text(f"{HEAD}  parallelism_config_sp_size: 4\n")
+    if request.param == "environment":
+        monkeypatch.setenv("PARALLELISM_CONFIG_SP_SIZE", "4")
+    return str(request.param)
+
+
+WAYS = {
+    "script": ("t.py",),
+    "file": ("--config", "c.yaml", "plain.py"),
+    "environment": ("plain.py",),
+    "option": ("--sequence-parallel", "4", "--grad-accum", "1", "plain.py"),
+}
+
+
+@pytest.mark.parametrize("shared", WAYS, indirect=True)
+def test_gpus_share_sequences_by_each_way_to_say_so(here: Run, shared: str) -> None:
+    words = ("--per_device_train_batch_size", "1", "--bf16")
+    assert (4, 2) == step_of(here, *WAYS[shared], *words)
+
+
+def test_the_global_batch_of_a_script_stays_where_an_option_makes_gpus_share(
+    here: Run, folder: Path
+) -> None:
+    (folder / "plain.py").write_text(trainer())
+    assert (1, 64) == step_of(here, "plain.py", "--bf16")
+    assert (4, 64) == step_of(here, "--sequence-parallel", "4", "plain.py", "--bf16")
+    assert (4, 4) == step_of(
+        here, "--sequence-parallel", "4", "--global-batch", "4", "plain.py", "--bf16"
+    )
+
+
+def test_a_script_and_an_option_that_contradict_are_refused(here: Run, folder: Path) -> None:
+    (folder / "t.py").write_text(trainer(SHARED.format(more="")))
+    result = here("plan", *LONG, "--sequence-parallel", "2", "t.py")
+    assert (2, True) == (result.code, "`ParallelismConfig(sp_size=4)` in t.py" in result.stderr)
+
+
+LAUNCH = ("launch", "--dry-run", "--yes", *LONG)
+
+
+def test_a_launch_sets_what_accelerate_reads(here: Run, folder: Path) -> None:
+    (folder / "plain.py").write_text(trainer("# position_ids are in the data"))
+    result = here(*LAUNCH, "--sequence-parallel", "4", "plain.py", "--output_dir", "o", "--bf16")
+    assert 0 == result.code, result.stderr
+    for said in (
+        "ACCELERATE_USE_PARALLELISM_CONFIG=true",
+        "PARALLELISM_CONFIG_SP_SIZE=4",
+        "PARALLELISM_CONFIG_DP_SHARD_SIZE=2",
+        "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION=sdpa",
+    ):
+        assert said in result.stdout
+    alone = here(*LAUNCH, "plain.py", "--output_dir", "o")
+    assert "PARALLELISM_CONFIG" not in alone.stdout
+
+
+def test_a_plain_loop_cannot_be_told_to(here: Run, folder: Path) -> None:
+    (folder / "t.py").write_text(engine("deepspeed.initialize(args=args, model=m)"))
+    result = here(
+        *LAUNCH,
+        *("--model", "llama-3.1-8b", "--lr", "1e-5", "--micro-batch", "1"),
+        *("--sequence-parallel", "4", "t.py"),
+    )
+    assert (2, True) == (result.code, "works with a Trainer or an Accelerator" in result.stderr), (
+        result.stderr
+    )
+
+
+AUTO = ("--sequence-parallel", "auto", "--gradient-checkpointing", "--loss", "liger")
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [("32768", 1), ("262144", 4)])
+def test_as_few_gpus_share_as_let_the_job_fit(here: Run, tokens: str, expected: int) -> None:
+    said = ("--machine", "8xH100", "--model", "llama-3.1-8b", "--seq-len", tokens)
+    planned = json.loads(here("plan", "--json", *said, *AUTO).stdout)
+    assert (expected, expected) == (
+        planned["workload"]["sequence_parallel"],
+        planned["workload"]["accumulation_steps"],
+    )
+    assert planned["chosen"] is not None
+
+
+def test_auto_settles_the_words_of_a_script(here: Run, folder: Path) -> None:
+    (folder / "plain.py").write_text(trainer("# position_ids are in the data"))
+    said = ("launch", "--dry-run", "--yes", "--machine", "8xH100", "--seq-len", "131072")
+    words = ("--sequence-parallel", "auto", "plain.py", "--bf16", "--output_dir", "o")
+    result = here(*said, *words)
+    assert 0 == result.code, result.stderr
+    assert "GPUs for each sequence, as " in result.stderr
+    assert "PARALLELISM_CONFIG_SP_SIZE=8" in result.stdout
+    assert "--gradient_accumulation_steps 64" in result.stdout
+
+
+def test_auto_can_be_said_in_the_answers_file(here: Run, folder: Path) -> None:
+    (folder / "zerowiz.toml").write_text('sequence-parallel = "auto"\n')
+    said = ("--machine", "8xH100", "--model", "llama-3.1-8b", "--seq-len", "262144")
+    words = ("--gradient-checkpointing", "--loss", "liger")
+    planned = json.loads(here("plan", "--json", *said, *words).stdout)
+    assert 4 == planned["workload"]["sequence_parallel"]
