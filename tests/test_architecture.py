@@ -130,7 +130,7 @@ COUNTS = {
     *("gpus", "kinds", "kinds_unasked", "kinds_without", "data_sequences", "epochs"),
     # of a job
     *("generation_batch", "stages", "wrong_stages", "eval_batch", "workers", "every_n_layers"),
-    "sequence_parallel",
+    *("sequence_parallel", "shared"),
     *("global_batch", "before", "now"),  # sequences of one optimizer step
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status", "number"),
     *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),

@@ -530,12 +530,12 @@ REFUSED = {
         for kind in ("FSDP", "MULTI_GPU", "NO", "'NO'", "MEGATRON_LM")
     },
     **{
-        f"shares a sequence: {name}": (
+        f"shares more than data: {name}": (
             f"{HEAD}{PARALLEL}  parallelism_config_{name}_size: 2\n",
             f"has `parallelism_config_{name}_size: 2`",
             "",
         )
-        for name in ("sp", "cp", "tp")
+        for name in ("cp", "tp")
     },
     "a precision that is not planned": (
         f"{HEAD}mixed_precision: fp8\n",
@@ -674,6 +674,11 @@ def test_a_value_that_accelerate_does_not_read_as_it_was_meant_is_found(
 def test_ranks_that_each_have_whole_sequences_are_planned(tmp_path: Path, name: str) -> None:
     text = f"{HEAD}{PARALLEL}  parallelism_config_{name}_size: 1\n"
     assert read_config_file(write(tmp_path, text)).stage == 2
+
+
+def test_ranks_that_share_sequences_are_planned(tmp_path: Path) -> None:
+    text = f"{HEAD}{PARALLEL}  parallelism_config_sp_size: 4\n"
+    assert 4 == read_config_file(write(tmp_path, text)).sequence_parallel
 
 
 def test_keys_that_accelerate_does_not_have_are_known(
