@@ -48,7 +48,7 @@ def test_a_plan_in_the_documents_finds_a_strategy(at_root: Run, command: str) ->
     done = at_root(*shlex.split(command)[1:])
     assert 0 == done.code, done.stderr
     many = "--machine all" in command or "--compare" in command
-    assert ("tokens/s" if many else "Chosen") in done.stdout
+    assert ("tokens/s" if many else "recommended") in done.stdout
 
 
 def test_the_pages_name_the_version_that_is_released() -> None:

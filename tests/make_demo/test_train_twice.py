@@ -10,7 +10,7 @@ from make_demo import train_twice
 from make_demo.train_twice import Outcome
 
 OUTPUT = """\
-Chosen   ZeRO-2: sharding gradients and optimizer states is enough
+> ZeRO-2        50.3
 # writes demo/ds_config_zero2.plan.json
 # writes demo/ds_config_zero2.json
 step 1  loss 5.500

@@ -182,7 +182,7 @@ def follow(job: "subprocess.Popen[bytes]") -> Iterator[str]:
 
 def read_outcome(text: str) -> Outcome:
     """What the output of a launch shows."""
-    strategy = re.search(r"^Chosen   (\S+):", text, re.MULTILINE)
+    strategy = re.search(r"^> (\S+) ", text, re.MULTILINE)
     configs = re.findall(r"^# writes (\S+ds_config_\w+\.json)$", text, re.MULTILINE)
     losses = re.findall(r"^step \d+  loss ([\d.]+)$", text, re.MULTILINE)
     return Outcome(

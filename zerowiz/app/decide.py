@@ -128,7 +128,7 @@ def refuse_strategy(resolved: ResolvedJob, strategy: Strategy) -> None:
 
 # Find what would help a plan, each change as it would be if it were typed.
 
-_IN_4_BITS = "quantization_config=BitsAndBytesConfig(load_in_4bit=True)"
+_IN_4_BITS = "a `quantization_config` of `BitsAndBytesConfig(load_in_4bit=True)`"
 # What a script has to do for a setting that it neither shows nor takes.
 _EDITS: Mapping[tuple[str, object], str] = {
     **{("loss", loss.value): _(row.edit) for loss, row in LOSS_ROWS.items() if row.edit},
@@ -274,7 +274,7 @@ class RemedyFinder:
         if name == "gradient_checkpointing" and by_call:
             return _("call `model.gradient_checkpointing_enable()` in `{path}`", path=path)
         if name == "model" or value == Method.QLORA:
-            what = f"`{value}`" if name == "model" else _("with `{code}`", code=_IN_4_BITS)
+            what = f"`{value}`" if name == "model" else _("with {code}", code=_IN_4_BITS)
             return _("load {what} in {where}", what=what, where=loads)
         try:
             self._request({name: value})

@@ -310,7 +310,7 @@ _NO_LENGTH = RunQuestion(tokens=None, sequences=None, epochs=None, prices=())
 
 
 class _NotesLast(TerminalReporter):
-    """Says notes below the plan, as far as there is room."""
+    """Says notes below the plan, as far as there is room, and none twice."""
 
     def __init__(self, *, quiet: bool, with_waits: bool) -> None:
         super().__init__(quiet=quiet, with_waits=with_waits)
@@ -333,22 +333,8 @@ class _NotesLast(TerminalReporter):
         """Say what is held, in so many lines; how many it took."""
         held = self.withdraw()
         with suppress(OSError):
-            return notes(held, self.stream, lines)
+            return notes([*dict.fromkeys(held)], self.stream, lines)
         return 0
-
-
-class _NotesOnce(TerminalReporter):
-    """Says a note once, though both plans rest on it."""
-
-    def __init__(self, *, quiet: bool, with_waits: bool) -> None:
-        super().__init__(quiet=quiet, with_waits=with_waits)
-        self._noted: set[str] = set()
-
-    def note(self, text: str) -> None:
-        """What a plan rests on, unless it is said already."""
-        if text not in self._noted:
-            self._noted.add(text)
-            super().note(text)
 
 
 def compare_plans(
@@ -376,9 +362,12 @@ def compare_plans(
             "`$compare` needs options that make the other plan differ",
             "add them: `$compare $machine 8xH100-80GB`",
         )
-    reporter = _NotesOnce(quiet=options.quiet, with_waits=not options.as_json)
-    first = _plan(script, script_args, options, reporter)
-    second = _plan(script, script_args, changed, reporter, first)
+    reporter = _NotesLast(quiet=options.quiet, with_waits=not options.as_json)
+    try:
+        first = _plan(script, script_args, options, reporter)
+        second = _plan(script, script_args, changed, reporter, first)
+    finally:
+        reporter.release()
     if options.as_json or changed.as_json:
         content = {"schema_version": 1, "plans": [plan.to_dict() for plan in (first, second)]}
         write_json(content)

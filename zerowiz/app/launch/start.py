@@ -475,8 +475,8 @@ def note_findings(findings: Sequence[Finding], reporter: Reporter, *, force: boo
             reporter.note(finding.message)
         elif finding.severity in noted:
             fixes = [fix if "`" in fix else f"`{fix}`" for fix in finding.fixes[:1]]
-            code = f"({finding.rule.code})"
-            reporter.note(f"{'; '.join((finding.message, *fixes))} {code}")
+            found = f"{finding.message} ({finding.rule.code} {finding.rule.name})"
+            reporter.note("; ".join((found, *fixes)))
 
 
 def note_refusal(script: ScriptRun, options: Options, reporter: Reporter) -> None:
