@@ -302,7 +302,7 @@ def test_what_a_script_fixes_itself_is_said_with_what_to_change(here: Run, folde
     )
     smaller = "codellama/CodeLlama-34b-hf"
     assert (
-        f"{call}; load `{smaller}` in `loop.py`"
+        f"{call}; load `{smaller}` in loop.py line 4"
         == edits[f"--gradient-checkpointing --model {smaller}"]
     )
     assert not edits["--machine 8xB300"]

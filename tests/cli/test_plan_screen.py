@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import Open
+from cli.harness import Terminal
 
 # A Trainer that saves by itself, which is right at some stages only, and what it is told.
 SCRIPT = """\
@@ -42,11 +42,14 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("language", ["en", "ja"])
+JAPANESE = ("fits", "nothing-fits")
+
+
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    ("name", "language"), [*((name, "en") for name in PLANS), *((name, "ja") for name in JAPANESE)]
+)
 def test_a_plan_is_one_screen(
-    terminal: Open,
     folder: Path,
     golden: Callable[[str, str], None],
     name: str,
@@ -56,10 +59,11 @@ def test_a_plan_is_one_screen(
     columns, lines, kind, fitting, refused = SIZES[size]
     (folder / "sft.py").write_text(SCRIPT)
     env = {"TERM": kind, "NO_COLOR": "", "ZEROWIZ_LANG": language, "HF_HUB_OFFLINE": "1"}
-    person = terminal("plan", *PLANS[name], columns=columns, lines=lines, **env)
+    person = Terminal(folder, ("plan", *PLANS[name]), env, columns=columns, lines=lines)
     code = person.end()
     shown = [line.rstrip() for line in person.text.splitlines()]
     assert code in {0, 4}
+    assert shown[0][0].isdigit()  # the first line has not scrolled away
     assert len(shown) <= (refused if code else fitting), person.text
     # The last that is seen can be pasted.
     command = next(n for n, line in enumerate(shown) if line.startswith(("next: zero", "次: zero")))

@@ -194,10 +194,13 @@ def _show_plan(
     if shown.explain is not None:
         _explained(plan.decision, shown.explain)  # a wrong name is refused before anything is shown
     run = question.plan_run(plan.decision, options.machine, plan.resolved.own_epochs)
-    # What is assumed stands on the screen itself.
+    # What is assumed stands on the screen itself; what was found in the script comes last.
+    found = reporter.withdraw()
     note_basis(plan, reporter, plan if reporter.holds else None)
     note_choices(plan, reporter)
     note_emulation(plan, reporter)
+    for text in found:
+        reporter.note(text)
     largest = result.limits() if shown.limits else None
     origins = None
     if shown.with_origins:
@@ -211,7 +214,7 @@ def _show_plan(
         screen = CountedLines(sys.stdout)
         _show_page(result, options, shown, largest, screen)
         screen.show()
-        left = most_lines(sys.stdout, 24 if plan.strategy is None else 18)
+        left = most_lines(sys.stdout, _LINES_OF_A_REFUSAL if plan.strategy is None else _LINES)
         left = None if left is None else left - screen.lines
         if run is not None:
             from zerowiz.ui.catalog import run as show_run  # noqa: PLC0415 - most plans ask for none
@@ -243,6 +246,8 @@ def _show_plan(
         following.show()
 
 
+# Of 24, the prompt has one.
+_LINES, _LINES_OF_A_REFUSAL = 18, 23
 # Where nothing fits, what would help needs the room.
 _NOTES_OF_A_REFUSAL = 1
 
@@ -303,7 +308,7 @@ _NO_LENGTH = RunQuestion(tokens=None, sequences=None, epochs=None, prices=())
 
 
 class _NotesLast(TerminalReporter):
-    """Says notes below the plan, as far as there is room."""
+    """Says notes below the plan, as far as there is room, and none twice."""
 
     def __init__(self, *, quiet: bool, with_waits: bool) -> None:
         super().__init__(quiet=quiet, with_waits=with_waits)
@@ -317,26 +322,17 @@ class _NotesLast(TerminalReporter):
         else:
             super().note(text)
 
+    def withdraw(self) -> list[str]:
+        """What is held, to be said later."""
+        held, self._held = self._held, []
+        return held
+
     def release(self, lines: int | None = None) -> int:
         """Say what is held, in so many lines; how many it took."""
-        held, self._held = self._held, []
+        held = self.withdraw()
         with suppress(OSError):
-            return notes(held, self.stream, lines)
+            return notes([*dict.fromkeys(held)], self.stream, lines)
         return 0
-
-
-class _NotesOnce(TerminalReporter):
-    """Says a note once, though both plans rest on it."""
-
-    def __init__(self, *, quiet: bool, with_waits: bool) -> None:
-        super().__init__(quiet=quiet, with_waits=with_waits)
-        self._noted: set[str] = set()
-
-    def note(self, text: str) -> None:
-        """What a plan rests on, unless it is said already."""
-        if text not in self._noted:
-            self._noted.add(text)
-            super().note(text)
 
 
 def compare_plans(
@@ -364,9 +360,12 @@ def compare_plans(
             "`$compare` needs options that make the other plan differ",
             "add them: `$compare $machine 8xH100-80GB`",
         )
-    reporter = _NotesOnce(quiet=options.quiet, with_waits=not options.as_json)
-    first = _plan(script, script_args, options, reporter)
-    second = _plan(script, script_args, changed, reporter, first)
+    reporter = _NotesLast(quiet=options.quiet, with_waits=not options.as_json)
+    try:
+        first = _plan(script, script_args, options, reporter)
+        second = _plan(script, script_args, changed, reporter, first)
+    finally:
+        reporter.release()
     if options.as_json or changed.as_json:
         content = {"schema_version": 1, "plans": [plan.to_dict() for plan in (first, second)]}
         write_json(content)

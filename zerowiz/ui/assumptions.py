@@ -235,7 +235,7 @@ def settled(values: Sequence[AddedWords], copied: str | None) -> str:
     words = shell.join(word for value in values for word in value.words)
     where = _("after the script") if copied is None else _("to a copy of `{copied}`", copied=copied)
     return _(
-        "zerowiz adds arguments {where}, which does not set them: `{words}`",
+        "zerowiz adds {where}: `{words}`",
         where=where,
         words=words,
     )

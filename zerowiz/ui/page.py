@@ -416,7 +416,7 @@ def strategy_numbers(decision: Decision, slots: Slots) -> str:
     """The chosen one is marked by a word too."""
     rows = "".join(_strategy_row(decision, evaluated, slots) for evaluated in decision.evaluated)
     caption = _("Sizes in GiB of each GPU, and of a node's host; times of a step in seconds")
-    rate = rate_unit(decision.job)
+    rate = rate_unit(each.step_time for each in decision.evaluated)
     headings = ("strategy", "needs", "free", "host", rate, "s a step", "verdict")
     return table(on_device(caption, decision.job.machine), headings, rows, _MORE)
 

@@ -437,9 +437,16 @@ def strategy_lines(
     """
     job = decision.job
     groups = _groups(decision) if folded else [(e,) for e in decision.evaluated]
-    is_timed = any(evaluated.step_time is not None for evaluated in decision.evaluated)
+    times = [evaluated.step_time for evaluated in decision.evaluated]
+    is_timed = any(time is not None for time in times)
     title = on_device(_("GiB of {budget}", budget=bare_gib(job.gpu_budget_bytes)), job.machine)
-    heading = title, _("needs"), _("free"), rate_unit(job) if is_timed else "", ""
+    heading = (
+        title,
+        _("needs"),
+        _("free"),
+        rate_unit(times) if is_timed else "",
+        "",
+    )
     rows = [_strategy_cells(decision, group, is_timed=is_timed) for group in groups]
     named = [tuple((words, Colour.DIM) for words in heading), *rows]
     lines, _kept = aligned(named, {0, 4}, columns, leaving=(2, 3))
@@ -622,7 +629,6 @@ def compare(plan_a: Side, plan_b: Side, stream: TextIO) -> None:
     stream.write("\n")
     if different:
         show_sides(stream, ("", "A", "B"), different)
-        _faster(plan_a.decision, plan_b.decision, stream)
         stream.write("\n")
     _strategies(plan_a.decision, plan_b.decision, stream)
     same = listing(f"{name} {a}" for name, (a, b) in facts.items() if a == b and a != _NO_VALUE)
@@ -674,34 +680,6 @@ def _outcome(decision: Decision) -> dict[str, str]:
         _("tokens/s"): _NO_VALUE if time is None else f"{time.tokens_per_s:,.0f}",
         _("host"): gib(shown.host_bytes) if shown.host_bytes else _NO_VALUE,
     }
-
-
-# Below, a percentage says more.
-_AS_TIMES, _SAME_FRACTION = 1.5, 0.03
-
-
-def _faster(plan_a: Decision, plan_b: Decision, stream: TextIO) -> None:
-    """Which of the two trains more tokens a second."""
-    speeds = [
-        decision.chosen.step_time.tokens_per_s
-        for decision in (plan_a, plan_b)
-        if decision.chosen is not None and decision.chosen.step_time is not None
-    ]
-    if len(speeds) < 2:  # noqa: PLR2004 - both of them
-        return
-    first, second = speeds
-    name, ratio = ("A", first / second) if first >= second else ("B", second / first)
-    if ratio < 1 + _SAME_FRACTION:
-        sentence = _("A and B train about as many tokens a second")
-    elif ratio < _AS_TIMES:
-        sentence = _(
-            "{name} trains {ratio:.0f} % more tokens a second", name=name, ratio=100 * (ratio - 1)
-        )
-    else:
-        sentence = _(
-            "{name} trains {ratio:.1f} times as many tokens a second", name=name, ratio=ratio
-        )
-    say(stream, "", sentence)
 
 
 def _strategies(plan_a: Decision, plan_b: Decision, stream: TextIO) -> None:

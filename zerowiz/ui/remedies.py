@@ -25,6 +25,7 @@ from zerowiz.ui.text import (
     gib,
     length,
     rate_of,
+    rate_unit,
     size_of,
 )
 
@@ -59,17 +60,12 @@ def outcome(remedy: Remedy) -> str:
     sizes = size_of(remedy.device_bytes, remedy.budget_bytes)
     led = [f"{fits(_strategy(remedy).words, remedy.verdict)}: {sizes}"]
     if remedy.step_time is not None:
-        led.append(f"{rate_of(remedy.step_time)} {_unit([remedy])}")
+        led.append(f"{rate_of(remedy.step_time)} {rate_unit([remedy.step_time])}")
     return "; ".join([listing(led), *_costs(remedy)])
 
 
 def _strategy(remedy: Remedy) -> Strategy:
     return next(row for row in STRATEGIES if row.name == remedy.strategy)
-
-
-def _unit(remedies: Sequence[Remedy]) -> str:
-    is_of_images = any(each.step_time is not None and each.step_time.images for each in remedies)
-    return _("images/s") if is_of_images else _("tokens/s")
 
 
 # By a setting, and the value that it is changed to where only one costs so.
@@ -154,7 +150,7 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
         )
         for remedy in remedies
     ]
-    heading = _("strategy"), _("needs"), _unit(remedies)
+    heading = _("strategy"), _("needs"), rate_unit(remedy.step_time for remedy in remedies)
     # An option that is longer has a line of its own, above its row.
     widths = [max(map(cells, column)) + 2 for column in zip(heading, *led, strict=True)]
     room = columns - sum(widths)

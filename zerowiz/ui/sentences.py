@@ -275,13 +275,14 @@ def short_links(machine: Machine) -> Iterator[str]:
     """What joins the GPUs of a node, then what joins nodes: `NVLink`, `InfiniBand`."""
     yield _(_SHORT_LINKS[machine.interconnect.link_class])
     if machine.nodes > 1:
-        yield _(_NETWORKS[machine.network.kind])
+        is_known = machine.network.kind is not NetworkKind.UNKNOWN
+        yield _(_NETWORKS[machine.network.kind]) if is_known else _("unknown network")
 
 
 def machine_in_short(machine: Machine) -> str:
     """A machine and its links: `4 x A100-SXM4-40GB, NVLink 300 GB/s (GPU table)`."""
     words = [gpus(machine).replace("NVIDIA ", "")]
-    if machine.world_size > 1:
+    if machine.world_size > 1 and not machine.accelerator.row.on_host:
         rates = machine.interconnect.bytes_per_s, machine.network.bytes_per_s
         words += (
             f"{name} {rate / 1e9:.0f} GB/s" if rate else name

@@ -293,7 +293,7 @@ def answers(decision: Decision, stream: TextIO, learning: str) -> None:
         return
     name = _(chosen.strategy.words)
     marks = {rf"^{re.escape(name)}(?=:)": VERDICT_COLOURS[chosen.verdict]}
-    _say(decision, stream, "", f"{name}: {_why(decision)}", hang=_HANG, marks=marks)
+    _say(decision, stream, f"{name}: {_why(decision)}", hang=_HANG, marks=marks)
     _say_evaluation(decision, stream)
     if chosen.strategy.offload is not Offload.NONE or chosen.nearly_fills_host:
         _say_host(decision, stream)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TextIO
 from zerowiz.translation import N_, _, listing
 
 if TYPE_CHECKING:
-    from zerowiz.core.decision.job import Job
     from zerowiz.core.findings import Severity
     from zerowiz.core.machine.types import Machine
     from zerowiz.core.speed.costs import StepTime
@@ -639,9 +638,9 @@ def rate_of(time: "StepTime | None") -> str:
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"  # noqa: PLR2004 - two digits
 
 
-def rate_unit(job: "Job") -> str:
+def rate_unit(times: "Iterable[StepTime | None]") -> str:
     """What `rate_of` counts: a model of images trains no tokens."""
-    return _("images/s") if job.model.architecture.reads_images else _("tokens/s")
+    return _("images/s") if any(each and each.images for each in times) else _("tokens/s")
 
 
 # Below, one decimal says too little.

@@ -463,7 +463,7 @@ def test_what_is_said_reaches_the_script_as_its_own_words(
     given, *added = script_words(result)[1:]
     assert "3" == given
     assert [word for each in expected.values() for word in each] == added[: 2 * len(expected)]
-    note = "note: zerowiz adds arguments after the script, which does not set them: `"
+    note = "note: zerowiz adds after the script: `"
     assert bool(expected) is (note in result.stderr)
 
 

@@ -504,7 +504,8 @@ def note_findings(findings: Sequence[Finding], reporter: Reporter, *, force: boo
             reporter.note(finding.message)
         elif finding.severity in noted:
             fixes = [fix if "`" in fix else f"`{fix}`" for fix in finding.fixes[:1]]
-            reporter.note("; ".join((check_text.in_short(finding), *fixes)))
+            code = f"({finding.rule.code})"
+            reporter.note(f"{'; '.join((finding.message, *fixes))} {code}")
 
 
 def note_refusal(script: ScriptRun, options: Options, reporter: Reporter) -> None:
