@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 from zerowiz.app.ask import Person, open_questions
 from zerowiz.app.choose_remedy import Again, Remedying, decide_with
@@ -30,7 +31,7 @@ from zerowiz.app.wizard_plan import (
     with_program_file,
     with_start,
 )
-from zerowiz.app.wizard_state import Wizard
+from zerowiz.app.wizard_state import Wizard, only_script
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
@@ -61,6 +62,7 @@ from zerowiz.errors import (
     UsageError,
     ZerowizError,
 )
+from zerowiz.probe.script.read_script import find_scripts
 from zerowiz.translation import _, listing
 from zerowiz.ui import remedies
 
@@ -231,7 +233,7 @@ def plan_init(
     machine = find_machine(options, os.environ, reporter=reporter)
     if wanted.no_script:
         return _plan_config(command, machine, wanted, reporter)
-    path = command.script or DEFAULT_SCRIPT
+    path = command.script or only_script([*find_scripts(Path())]) or DEFAULT_SCRIPT
     run = read_as_said(path, command.script_args, options)
     require_reachable(run, options)
     check_words(run)

@@ -259,7 +259,8 @@ class NamedInputs:
         self._has_typed_script = command.script is not None
         is_open = command.script is None and not wanted.no_script
         self.nearby = tuple(find_scripts(Path())) if is_open else ()
-        self.script_here = command.script or self._only_script()
+        no_script = wanted.no_script
+        self.script_here = command.script or (None if no_script else only_script(self.nearby))
 
     def _find_machine(self, reporter: Reporter) -> tuple[Machine | None, str]:
         """The machine, or else why there is none."""
@@ -267,15 +268,6 @@ class NamedInputs:
             return find_machine(self.typed, os.environ, reporter=reporter), ""
         except PreflightError as error:
             return None, error.message
-
-    def _only_script(self) -> str | None:
-        """The one that is meant where nobody names it."""
-        if self._no_script:
-            return None
-        if len(self.nearby) == 1:
-            return self.nearby[0].path
-        is_there = not self.nearby and Path(DEFAULT_SCRIPT).is_file()
-        return DEFAULT_SCRIPT if is_there else None
 
     def forget(self) -> None:
         """Read scripts, models and named machines again: the person may have edited them."""
@@ -418,6 +410,17 @@ class NamedInputs:
         rows = (row for row in read_known_models() if row.id == name and near is None)
         known = next((ReadModel(model=row.build()) for row in rows), None)
         return near or known
+
+
+def only_script(nearby: Sequence[ScriptFacts]) -> str | None:
+    """The script that is meant where nobody names it; None where it may be one of several.
+
+    Args:
+        nearby: Those of the folder.
+    """
+    if len(nearby) == 1:
+        return nearby[0].path
+    return DEFAULT_SCRIPT if not nearby and Path(DEFAULT_SCRIPT).is_file() else None
 
 
 def _kept_of(path: Path) -> list[str]:

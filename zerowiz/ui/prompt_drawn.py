@@ -81,7 +81,7 @@ class DrawnQuestion:
         self._question = question
         self._leads_to = consequence
         self._problem, self._can_go_back, self._typed = problem, can_go_back, typed
-        self._shows_more = self.was_suspended = False
+        self._more, self.was_suspended = "", False
         self._takes_typed = question.kind not in MUST_CHOOSE
         # None where a line is typed.
         self._menu: InquirerControl | None = None
@@ -101,7 +101,7 @@ class DrawnQuestion:
         output = Vt100_Output.from_pty(sys.stderr, default_color_depth=ColorDepth.from_env())
         # Nothing here has to know where on the screen it stands.
         output.enable_cpr = False
-        asked: dict[str, Any] = {"input": keyboard, "output": output}
+        asked: dict[str, Any] = {"input": keyboard, "output": output, "erase_when_done": True}
         answer = self._ask(self._rows(), **asked)
         if answer is _TYPES:
             self._menu = None
@@ -115,8 +115,7 @@ class DrawnQuestion:
         has_default = question.default and self._takes_typed and not question.choices
         text = f"? {_(question.text)}" + (f" ({question.default})" if has_default else "")
         heading = f"\n    {question.heading}" if question.heading and rows else ""
-        message = _fold(text, hang=2)[2:] + heading
-        how |= {"message": message, "style": STYLE, "erase_when_done": True}
+        how |= {"message": _fold(text, hang=2)[2:] + heading, "style": STYLE}
         if rows:
             self._typed = ""
             is_line = question.default in {row.value for row in rows}
@@ -219,7 +218,7 @@ class DrawnQuestion:
         menu.pointed_at = 0
 
     def _toggle_more(self, _event: KeyPressEvent) -> None:
-        self._shows_more = not self._shows_more
+        self._more = "" if self._more else self._question.more
 
     def _suspend(self, event: KeyPressEvent) -> None:
         """Leave the terminal to the shell until `fg`."""
@@ -258,11 +257,10 @@ class DrawnQuestion:
             answer = "" if menu is None else str(menu.get_pointed_at().value)
         leads_to = "" if question.problem(answer) else self._consequence(answer)
         what, *hints = problem.splitlines() or [""]
-        more = _(question.more).splitlines() if self._shows_more else []
         rows: StyleAndTextTuples = [
             ("class:problem", f"{_fold(f'! {what}', 2, 2)}\n" if what else ""),
             *(("", f"{_fold(line, 4)}\n") for line in hints),
-            *(("", f"{_fold(line, 2)}\n") for line in more),
+            *(("", f"{_fold(line, 2)}\n") for line in _(self._more).splitlines()),
             ("class:consequence", f"{_fold(f'-> {leads_to}', 2, 3)}\n" if leads_to else ""),
             ("", _fold(self._known_keys(), 2)),
         ]

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import shutil
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -149,6 +150,11 @@ SGR: Mapping[Colour, str] = {
 def is_dumb() -> bool:
     """Whether the terminal can only print."""
     return os.environ.get("TERM", "") in _DUMB
+
+
+def can_redraw() -> bool:
+    """Whether stderr is a terminal whose lines can be drawn anew."""
+    return sys.stderr.isatty() and not is_dumb()
 
 
 def is_coloured(stream: TextIO) -> bool:

@@ -1,7 +1,6 @@
 """Launch a job: decide, run the preflight checks, start it, and supervise it or become it."""
 
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,7 +41,7 @@ from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.scheduler import read_launch_environment
 from zerowiz.translation import _
 from zerowiz.ui import sentences
-from zerowiz.ui.text import is_dumb
+from zerowiz.ui.text import can_redraw
 
 _LAUNCH = confirmation("launch", _("Launch?"))
 
@@ -153,7 +152,7 @@ def make_run(
 def _is_seen(options: Options, *, has_node: bool) -> bool:
     """Whether a person looks on at a job of this host; what is only printed is plain."""
     says_less = options.quiet or options.dry_run or has_node or options.hostfile is not None
-    return not says_less and sys.stderr.isatty() and not is_dumb()
+    return not says_less and can_redraw()
 
 
 def plan_dry_run(launch: Launch, reporter: Reporter, person: Person | None) -> Start:
