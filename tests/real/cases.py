@@ -216,15 +216,16 @@ output_dir: out
         "-m FlagEmbedding.finetune.embedder.encoder_only.base --model_name_or_path bert"
         " --train_data retrieval.jsonl --train_group_size 2 --query_max_len 32"
         " --passage_max_len 64 --max_steps 3 --output_dir out",
+        old=True,
     ),
     Case(
-        "bge-reranker",
+        "bge-decoder",
         EMBEDDING,
-        "--stage 3",
-        "-m FlagEmbedding.finetune.reranker.encoder_only.base --model_name_or_path bert"
+        "--stage 2",
+        "-m FlagEmbedding.finetune.embedder.decoder_only.base --model_name_or_path llama"
         " --train_data retrieval.jsonl --train_group_size 2 --query_max_len 32"
-        " --passage_max_len 64 --per_device_train_batch_size 2 --max_steps 3 --output_dir out",
-        rows_per_sample=2,
+        " --passage_max_len 64 --use_lora False --per_device_train_batch_size 2 --max_steps 3"
+        " --output_dir out",
         old=True,
     ),
     Case(
