@@ -33,7 +33,6 @@ FASTCHAT = Source("lm-sys/FastChat", "0e6d3e4beaab66f4d3f93db72541a4abab8af28d",
 EMBEDDING = Source(
     "FlagOpen/FlagEmbedding", "7ed43d67ec03fbe5c31c0992dbfa941fb1860549", "", "FlagEmbedding"
 )
-GRITLM = Source("ContextualAI/gritlm", "971068105a8508bca421841c59fddba7f6596402", "", "gritlm")
 LESS = Source("princeton-nlp/LESS", "8abf9628b9a814ac3045445eebc8ba3c908fdc78", "", "less")
 LLMBOX = Source("RUCAIBox/LLMBox", "5a1cfe2ca6d296f2fdc171119012d8fa2cf2fc41", "training")
 TRL = Source("trl", "", "scripts")
@@ -226,15 +225,6 @@ output_dir: out
         " --train_data retrieval.jsonl --train_group_size 2 --query_max_len 32"
         " --passage_max_len 64 --use_lora False --per_device_train_batch_size 2 --max_steps 3"
         " --output_dir out",
-        old=True,
-    ),
-    Case(
-        "gritlm",
-        GRITLM,
-        "--stage 2 --micro-batch 2",
-        "-m gritlm.training.run --model_name_or_path llama --train_data asked.jsonl"
-        " --mode generative --query_max_len 32 --passage_max_len 64 --generative_max_len 64"
-        " --max_steps 3 --output_dir out",
         old=True,
     ),
     Case(

@@ -148,8 +148,6 @@ def write_data(folder: Path, sentences: list[str]) -> None:
     )
     found = [{"query": first, "pos": [rest], "neg": [first[::-1]]} for first, rest in halves]
     (folder / "retrieval.jsonl").write_text("\n".join(map(json.dumps, found)) + "\n")
-    asked_texts = [{"text": [first, rest]} for first, rest in halves]
-    (folder / "asked.jsonl").write_text("\n".join(map(json.dumps, asked_texts)) + "\n")
 
 
 def write_lines(folder: Path, rows: list[dict[str, Any]]) -> None:
