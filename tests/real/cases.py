@@ -33,8 +33,6 @@ FASTCHAT = Source("lm-sys/FastChat", "0e6d3e4beaab66f4d3f93db72541a4abab8af28d",
 EMBEDDING = Source(
     "FlagOpen/FlagEmbedding", "7ed43d67ec03fbe5c31c0992dbfa941fb1860549", "", "FlagEmbedding"
 )
-GRITLM = Source("ContextualAI/gritlm", "971068105a8508bca421841c59fddba7f6596402", "", "gritlm")
-LESS = Source("princeton-nlp/LESS", "8abf9628b9a814ac3045445eebc8ba3c908fdc78", "", "less")
 LLMBOX = Source("RUCAIBox/LLMBox", "5a1cfe2ca6d296f2fdc171119012d8fa2cf2fc41", "training")
 TRL = Source("trl", "", "scripts")
 
@@ -216,33 +214,26 @@ output_dir: out
         "-m FlagEmbedding.finetune.embedder.encoder_only.base --model_name_or_path bert"
         " --train_data retrieval.jsonl --train_group_size 2 --query_max_len 32"
         " --passage_max_len 64 --max_steps 3 --output_dir out",
+        old=True,
     ),
     Case(
-        "bge-reranker",
+        "bge-decoder",
         EMBEDDING,
-        "--stage 3",
-        "-m FlagEmbedding.finetune.reranker.encoder_only.base --model_name_or_path bert"
+        "--stage 2",
+        "-m FlagEmbedding.finetune.embedder.decoder_only.base --model_name_or_path llama"
         " --train_data retrieval.jsonl --train_group_size 2 --query_max_len 32"
-        " --passage_max_len 64 --per_device_train_batch_size 2 --max_steps 3 --output_dir out",
-        rows_per_sample=2,
+        " --passage_max_len 64 --use_lora False --per_device_train_batch_size 2 --max_steps 3"
+        " --output_dir out",
         old=True,
     ),
     Case(
-        "gritlm",
-        GRITLM,
-        "--stage 2 --micro-batch 2",
-        "-m gritlm.training.run --model_name_or_path llama --train_data asked.jsonl"
-        " --mode generative --query_max_len 32 --passage_max_len 64 --generative_max_len 64"
-        " --max_steps 3 --output_dir out",
-        old=True,
-    ),
-    Case(
-        "less",
-        LESS,
-        "--stage 2 --grad-accum 2",
-        "-m less.train.train --model_name_or_path llama --train_files judged/train.jsonl"
-        " --max_seq_length 64 --lora True --lora_r 4 --lora_target_modules q_proj v_proj"
-        " --per_device_train_batch_size 2 --max_steps 3 --output_dir out",
+        "medical-reward",
+        MEDICAL_TRAINING,
+        "--stage 2 --seq-len 64",
+        "training/reward_modeling.py --model_name_or_path llama --train_file_dir judgements"
+        " --validation_file_dir judgements --do_train --use_peft False --max_source_length 32"
+        " --max_target_length 32 --per_device_train_batch_size 2 --max_steps 3 --output_dir out",
+        added="--seq-len 64",
         old=True,
     ),
     Case(

@@ -146,10 +146,13 @@ def write_data(folder: Path, sentences: list[str]) -> None:
     (folder / "talks.json").write_text(
         json.dumps([{"id": str(place), **talk} for place, talk in enumerate(talks)])
     )
+    judgements = [
+        {**talk, "conversations": talk["conversations"][:1], "chosen": rest, "rejected": first}
+        for talk, (first, rest) in zip(talks, halves, strict=True)
+    ]
+    write_lines(folder / "judgements", judgements)
     found = [{"query": first, "pos": [rest], "neg": [first[::-1]]} for first, rest in halves]
     (folder / "retrieval.jsonl").write_text("\n".join(map(json.dumps, found)) + "\n")
-    asked_texts = [{"text": [first, rest]} for first, rest in halves]
-    (folder / "asked.jsonl").write_text("\n".join(map(json.dumps, asked_texts)) + "\n")
 
 
 def write_lines(folder: Path, rows: list[dict[str, Any]]) -> None:

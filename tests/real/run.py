@@ -240,7 +240,9 @@ def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def script_of(case: Case) -> str:
     """Where the script is, after the name of its repository."""
-    return f"{case.source.name.rpartition('/')[2]}: {case.script.split()[0]}"
+    words = case.script.split()
+    name = " ".join(words[:2]) if words[0] == "-m" else words[0]
+    return f"{case.source.name.rpartition('/')[2]}: {name}"
 
 
 def pinned(package: str) -> str:

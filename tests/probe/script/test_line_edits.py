@@ -59,6 +59,12 @@ def test_a_keyword_gets_another_value(before: str, after: str) -> None:
     assert after == edited(before, call="f", keyword="kind", code='"a"')
 
 
+def test_a_line_that_goes_moves_no_other_edit() -> None:
+    text = b"f(\n    a=1,\n    fsdp=1,\n)\ng(fsdp=2)\nh(fsdp=3)\n"
+    edits = [LineEdit(path="train.py", line=line, keyword="fsdp") for line in (3, 5)]
+    assert b"f(\n    a=1,\n)\ng()\nh(fsdp=3)\n" == with_line_edits(text, edits)
+
+
 def test_another_method_is_called() -> None:
     before = "accelerator.unwrap(model).save_pretrained('out')"
     assert "trainer.save_model('out')" == edited(

@@ -56,7 +56,7 @@ def add_old_name(types: Any) -> None:
 
 
 def add_old_argument(trainer: Any) -> None:
-    """Give back an argument that transformers dropped in 5.0, and that public scripts still pass."""
+    """Give back an argument and its attribute, which transformers dropped in 5.0."""
     init = trainer.Trainer.__init__
 
     @wraps(init)
@@ -64,6 +64,7 @@ def add_old_argument(trainer: Any) -> None:
         init(self, *given, **({"processing_class": tokenizer} if tokenizer else {}), **named)
 
     trainer.Trainer.__init__ = with_tokenizer
+    trainer.Trainer.tokenizer = property(lambda self: self.processing_class)
 
 
 def watch(engine: Any) -> None:

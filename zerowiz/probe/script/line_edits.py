@@ -20,7 +20,8 @@ def with_line_edits(text: bytes, edits: Iterable[LineEdit]) -> bytes:
         >>> with_line_edits(b"args = TrainingArguments('out', fsdp='full_shard')", [edit])
         b"args = TrainingArguments('out')"
     """
-    for edit in edits:
+    # From the last line on: an edit may take a line away.
+    for edit in sorted(edits, key=lambda edit: edit.line, reverse=True):
         nodes = ast.walk(parse_quietly(text))
         calls = [node for node in nodes if isinstance(node, ast.Call) if _fits(node, edit)]
         # Of calls in each other, the inner one.
