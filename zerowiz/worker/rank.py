@@ -201,7 +201,8 @@ class Stream:
         """Pass on the first bytes of what is kept back, or all of it."""
         piece = self.held[:size]
         self.held = self.held[len(piece) :]
-        logged, seen = PROGRESS.sub(b"", piece), ERASED + piece if self.is_seen else piece
+        logged = PROGRESS.sub(b"", piece)
+        seen = ERASED + piece if self.is_seen and piece else piece
         self.targets = [
             target
             for target in self.targets
