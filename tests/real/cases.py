@@ -227,16 +227,6 @@ output_dir: out
         old=True,
     ),
     Case(
-        "medical-reward",
-        MEDICAL_TRAINING,
-        "--stage 2 --seq-len 64",
-        "training/reward_modeling.py --model_name_or_path llama --train_file_dir judgements"
-        " --validation_file_dir judgements --do_train --use_peft False --max_source_length 32"
-        " --max_target_length 32 --per_device_train_batch_size 2 --max_steps 3 --output_dir out",
-        added="--seq-len 64",
-        old=True,
-    ),
-    Case(
         "llmbox",
         LLMBOX,
         "--stage 3 --micro-batch 2 --gradient-checkpointing",

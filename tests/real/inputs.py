@@ -146,11 +146,6 @@ def write_data(folder: Path, sentences: list[str]) -> None:
     (folder / "talks.json").write_text(
         json.dumps([{"id": str(place), **talk} for place, talk in enumerate(talks)])
     )
-    judgements = [
-        {**talk, "conversations": talk["conversations"][:1], "chosen": rest, "rejected": first}
-        for talk, (first, rest) in zip(talks, halves, strict=True)
-    ]
-    write_lines(folder / "judgements", judgements)
     found = [{"query": first, "pos": [rest], "neg": [first[::-1]]} for first, rest in halves]
     (folder / "retrieval.jsonl").write_text("\n".join(map(json.dumps, found)) + "\n")
 
