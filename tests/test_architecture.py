@@ -133,7 +133,7 @@ COUNTS = {
     *("sequence_parallel", "shared"),
     *("global_batch", "before", "now"),  # sequences of one optimizer step
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status", "number"),
-    *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
+    *("stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
     # of a release
     *("transformers_version", "trl_version", "eager_since", "fused_bias_since"),
     # of a lock: a process

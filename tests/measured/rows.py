@@ -200,6 +200,7 @@ def workload_of(row: Row) -> Workload:
         transformers_version=_version(row, "transformers"),
         **_of_trainer(row),
         zero_init=row.get("zero_init") is not False,
+        sequence_parallel=row.get("sequence_parallel", 1),
     )
 
 

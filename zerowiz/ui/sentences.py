@@ -145,7 +145,7 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.OFFLOADED: N_("offload (measured a few times)"),
     Assumption.FIXED_SEGMENTS: N_("an allocator whose segments cannot expand"),
     Assumption.GATHERED: N_("as much gathered as on the measured machines"),
-    Assumption.SHARED_SEQUENCES: N_("GPUs that share sequences (never measured)"),
+    Assumption.SHARED_SEQUENCES: N_("GPUs that share sequences"),
     Assumption.ON_CPU: N_("the CPU (never measured)"),
     Assumption.CUT: N_("shards that split tensors"),
     Assumption.FUSED_OPTIMIZER: N_("a fused Adam"),

@@ -1,9 +1,12 @@
 """Ranks that share each sequence: what one holds, sends and waits for, and when they can."""
 
+import json
 import sys
 from typing import Any
 
 import pytest
+from measured.rows import buffers_of, read_model, strategy_of, workload_of
+from paths import TESTS
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, FlowchartQuestion, Reason, decide
@@ -55,6 +58,24 @@ def test_the_formula_stands_beside_the_published_rows(capsys: pytest.CaptureFixt
         for tokens, gib in PUBLISHED.items():
             sys.stdout.write(f"{tokens:6}  {gib:12.1f}  {found[tokens]:13.1f}\n")
     assert list(PUBLISHED.values()) == pytest.approx(list(found.values()), rel=0.005)
+
+
+SHARED = [
+    json.loads(line)
+    for line in (TESTS / "measured" / "shared" / "2026-11-h200-x2.jsonl").read_text().splitlines()
+]
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in SHARED if row["sequence_parallel"] > 1], ids=lambda row: row["id"]
+)
+def test_what_two_gpus_held_lies_within_the_bounds(row: dict[str, Any]) -> None:
+    workload = workload_of(row)
+    asked = job(workload, read_model(row["model"]), parse_spec("2xH200", TABLE))
+    evaluated = evaluate(replace(asked, own_buffers=buffers_of(row)), strategy_of(row))
+    assert evaluated.interval is not None
+    for rank in row["rank_peaks"]:
+        assert evaluated.interval.low_bytes <= rank["peak_bytes"] <= evaluated.interval.high_bytes
 
 
 def test_what_ran_out_of_memory_does_not_fit() -> None:
