@@ -114,7 +114,7 @@ ON_GPUS = frozenset({"--gpus", "--quantized-weights"})
 COMMANDS = ("init", "plan", "launch", "doctor")
 OWN = {
     "init": {"--slurm", "--launch", "--no-script"},
-    "doctor": {"--explain"},
+    "doctor": {"--explain", "--fix"},
     "plan": {
         *("--explain", "--verbose", "--limits", "--tokens", "--sequences", "--epochs", "--price"),
         *("--html", "--compare", "--origins"),

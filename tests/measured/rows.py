@@ -109,7 +109,10 @@ def _named_as_others(launch: Row, number: int) -> Row:
         "offload": strategy.offload.value,
         "optimizer": stepper_for(Optimizer.ADAMW, strategy.offload).value,
         "attention": "sdpa",
-        "bf16": {"bf16_optimizer_states": launch["optimizer_state_dtype"] == "bf16"},
+        "bf16": dict.fromkeys(
+            ("bf16_master_weights_and_grads", "bf16_optimizer_states"),
+            launch["optimizer_state_dtype"] == "bf16",
+        ),
         "memory_cap_bytes": None,
         "nccl_p2p": True,
         "lora_rank": None,

@@ -110,11 +110,9 @@ def _step(decision: Decision, step: FlowchartStep, *, is_last: bool) -> Iterator
 
 def flowchart_line(decision: Decision, columns: int) -> Picture:
     """The answers one behind the other: `DDP 133.2 no > NVLink yes > ZeRO-3 28.1 yes`."""
-    answers = list(_short_answers(decision))
-    linked = (
-        answer if not place else (("> ", None), *answer) for place, answer in enumerate(answers)
-    )
-    return (*wrap(linked, " ", columns),) if answers else ()
+    *before, last = list(_short_answers(decision)) or [()]
+    linked = [*((*answer, (" >", None)) for answer in before), last]
+    return (*wrap(linked, " ", columns),) if last else ()
 
 
 _FOUND: Mapping[FlowchartQuestion, str] = {
@@ -485,7 +483,7 @@ def _strategy_cells(
     decision: Decision, group: Sequence[StrategyEstimate], *, is_timed: bool
 ) -> Line:
     """What a row says of one strategy, or of several: from the least to the most."""
-    best = min(group, key=lambda e: (not e.runs, e.lacking_bytes))
+    best = min(group, key=lambda e: (not e.runs, not e.is_host_unknown, e.lacking_bytes))
     name, is_chosen = _(best.strategy.short_words), best is decision.chosen
     needs, free = _needed(best), bare_gib(best.headroom_bytes)
     rate = "-" if is_timed else ""

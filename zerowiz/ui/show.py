@@ -6,7 +6,7 @@ from typing import TextIO
 
 from zerowiz.core import shell
 from zerowiz.core.command_words import flags
-from zerowiz.core.decision.evaluate import buffer_costs, seconds_on_slow_host
+from zerowiz.core.decision.evaluate import Verdict, buffer_costs, seconds_on_slow_host
 from zerowiz.core.decision.flowchart import CLEARLY_FRACTION, Decision
 from zerowiz.core.decision.job import Job
 from zerowiz.core.launch.plan import LaunchPlan
@@ -182,7 +182,25 @@ def _say_answers(decision: Decision, stream: TextIO) -> None:
 
 
 def _why(decision: Decision) -> str:
-    return "; ".join(sentences.reasons(decision))
+    return "; ".join([*sentences.reasons(decision), *_too_little_faster(decision)])
+
+
+def _too_little_faster(decision: Decision) -> Iterator[str]:
+    """What of the fitting ones is faster in the table, and not by enough to be taken."""
+    timed = {
+        e.step_time.expected_seconds: e
+        for e in decision.allowed
+        if e.verdict is Verdict.FITS and e.step_time is not None
+    }
+    own = None if decision.chosen is None else decision.chosen.step_time
+    least = min(timed, default=0.0)
+    gain = own.expected_seconds / least - 1 if own and least else 0.0
+    if 0 < gain < CLEARLY_FRACTION and not decision.constraints.pinned:
+        yield _(
+            "{name} is only {percent:.0f} % faster",
+            name=_(timed[least].strategy.short_words),
+            percent=max(1, 100 * gain),
+        )
 
 
 def _say_interval(decision: Decision, stream: TextIO) -> None:
@@ -273,7 +291,7 @@ def plan(
     clauses = [_assumed(job, clause) for clause in assumed]
     if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
         least = whole_gib(min(offloads))
-        clauses.append(_("host memory unknown (`$host_memory {least}`)", least=least))
+        clauses.append(_("host memory unknown (offload needs `$host_memory {least}`)", least=least))
     if clauses:
         words = _("assumed: {clauses}", clauses=", ".join(clauses))
         _say(decision, stream, words, hang=_HANG, marks={r"(?s).+": Colour.DIM})
