@@ -191,7 +191,7 @@ def test_a_setting_has_the_name_of_its_option_and_takes_words(
         ),
         ({"precision": "fp16", "optimizer_state_dtype": "bf16"}, None, None),
         ({"precision": "fp99"}, "`precision` must be one of bf16, fp16, fp32, not 'fp99'", None),
-        ({"micro_batch": "3"}, "`micro_batch` must be a whole number, not '3'", None),
+        ({"micro_batch": "three"}, "`micro_batch` must be a whole number, not 'three'", None),
         ({"allow_slow": 1}, "`allow_slow` must be true or false, not 1", None),
         ({"stage": 4}, '`stage="4"` is not a ZeRO stage', None),
         ({"seq_len": 1024, "sequence_tokens": 2048}, "`sequence_tokens` is set twice", None),
@@ -283,7 +283,7 @@ def test_the_notebook_runs_and_shows_the_table(kernel: str, tmp_path: Path) -> N
     client.execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = "".join(output["data"].get("text/html", "") for output in outputs if "data" in output)
-    assert "<b>zero3</b>" in shown
+    assert "<b>ZeRO-3</b>" in shown
     printed = "".join(output["text"] for output in outputs if output.output_type == "stream")
     assert ["1024", "2048", "4096", "8192"] == [line.split()[0] for line in printed.splitlines()]
 

@@ -32,6 +32,7 @@ from zerowiz import __version__
 Json = dict[str, Any]
 # A spec is the same at every look; the machine that the tests run on is not.
 STEADY = ("--machine", "4xH100-80GB-SXM", "--model", "1b", "--stage", "2")
+BF16 = ("--precision", "bf16")
 # What other programs leave free of this host decides nothing.
 CPU = ("--machine", "cpu", "--model", "10m", "--seq-len", "64", "--memory-budget", "8GiB")
 CONFIG, PLAN = "ds_config_zero2.json", "ds_config_zero2.plan.json"
@@ -487,7 +488,7 @@ LEGEND = "Lines with a minus are in the file now."
 
 
 def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) -> None:
-    words = ("init", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
+    words = ("init", *STEADY, *BF16, "--seq-len", "2048", "--micro-batch", "8")
     person = terminal(*words)
     person.reply("Write the files?", ENTER)
     assert 0 == person.end()
@@ -518,7 +519,7 @@ def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) 
 
 def test_a_quiet_wizard_asks_without_the_diff(terminal: Open, script: Path) -> None:
     (script.parent / CONFIG).write_text("mine\n")
-    person = terminal("init", "--quiet", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
+    person = terminal("init", "--quiet", *STEADY, *BF16, "--seq-len", "2048", "--micro-batch", "8")
     person.reply("Write the files?", ENTER)
     person.wait_for("Overwrite it?")
     assert LEGEND not in person.text

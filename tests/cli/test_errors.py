@@ -51,9 +51,9 @@ def scripts(folder: Path) -> Path:
             "did you mean `--gradient-checkpointing`?",
         ),
         (
-            ("plan", "--seq-len", "128k"),
+            ("plan", "--seq-len", "128x"),
             2,
-            "'128k' is not a valid int",
+            "'128x' is not a valid int",
             "--help",
         ),
         (("plan", "--list"), 2, "no such option: --list", "did you mean `--limits`?"),

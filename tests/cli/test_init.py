@@ -185,8 +185,10 @@ def test_answers_of_the_output_folder_count_more_than_those_of_this_one(here: Ru
 )
 @pytest.mark.usefixtures("script")
 def test_the_job_scripts_line_gives_the_same_config(here: Run, words: tuple[str, ...]) -> None:
-    line = done(here, *CPU, *words).splitlines()[-1]
-    tool, command, *rest = shlex.split(line.removeprefix("the same in a job script: "))
+    shown = done(here, *CPU, *words).splitlines()
+    label = "the same in a job script: "
+    (line,) = (line for line in shown if line.startswith(label))
+    tool, command, *rest = shlex.split(line.removeprefix(label))
     assert ("zerowiz", "launch") == (tool, command)
     again = here("launch", "--dry-run", *rest)
     assert 0 == again.code, again.stderr
