@@ -110,7 +110,7 @@ def test_a_supervised_launch_ends_with_the_jobs_status_and_leaves_a_record(
     assert (7, "ddp", 7) == (record["exit"], attempt["strategy"], attempt["end"]["status"])
     assert "ds_config_zero0.plan.json" == attempt["plan_path"]
     assert attempt["started_at"] <= attempt["ended_at"]
-    assert "attempt 1 (ddp) ended with status 7" in result.stderr
+    assert "attempt 1 (DDP) ended with status 7" in result.stderr
 
 
 def test_what_a_dry_run_shows_is_what_a_launch_does(spied: Run, folder: Path) -> None:
@@ -327,7 +327,7 @@ def test_a_file_of_defaults_stays_where_it_is_and_words_follow_it(here: Run, fol
     )
     words = ("--config", "x.yaml", "--gradient_accumulation_steps", "4")
     assert ("train.py", *words, "--deepspeed", "ds_config_zero0.json") == shown(result).script
-    assert "Step     micro-batch 2 x accumulation 4 x 2 GPUs = 16 sequences" in result.stderr
+    assert "micro-batch 2 x accumulation 4 x 2 GPUs = 16 sequences" in result.stderr
 
 
 STRICT = """\

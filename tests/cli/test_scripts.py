@@ -842,7 +842,7 @@ def test_the_wizard_keeps_it_and_starts_from_the_scripts_own(
         ("What is your goal?", DOWN * 2 + ENTER),
         (kept, ""),
         (f"({own})", "3" + ENTER),
-        ("use `--micro-batch 2` or `--micro-batch 4`", "1" + ENTER),
+        ("use `--micro-batch 2` or `--micro-batch 4`", "\x7f1" + ENTER),
     )
     person.wait_for(f"x accumulation {steps} x 4 GPUs = {whole} sequences")
 

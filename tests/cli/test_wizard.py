@@ -827,8 +827,8 @@ def test_what_only_the_script_can_change_is_shown_and_is_no_choice(
 @pytest.mark.parametrize(
     "words",
     [
-        ("plan", "--machine", "4xA100-40GB", "--model", "7b"),
-        ("plan", "--machine", "4xA100-40GB", "--model", "7b", "--accounting", "textbook"),
+        ("plan", "--machine", "4xA100-80GB", "--model", "7b", "-v"),
+        ("plan", "--machine", "4xA100-80GB", "--model", "7b", "-v", "--accounting", "textbook"),
         ("machine", "--machine", "4xA100-40GB"),
         ("launch", "--dry-run", *TINY, "train.py"),
         ("launch", "--dry-run", *TINY, "--bogus", "train.py"),
