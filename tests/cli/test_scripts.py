@@ -836,7 +836,7 @@ def test_the_wizard_keeps_it_and_starts_from_the_scripts_own(
     terminal: Open, folder: Path, text: str, own: int, steps: int, whole: int
 ) -> None:
     (folder / "train.py").write_text(text)
-    person = terminal("init", *ON_GPUS, "train.py")
+    person = terminal("init", *ON_GPUS, "--precision", "bf16", "train.py")
     kept = f"Your script keeps its global batch of {whole} sequences: the accumulation follows."
     person.talk(
         ("What is your goal?", DOWN * 2 + ENTER),
