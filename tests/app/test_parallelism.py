@@ -113,6 +113,21 @@ def planned(here: Run, name: str, verb: str, *words: str) -> tuple[int, str]:
     return result.code, result.stderr
 
 
+SIZED = """
+def config(size=1):
+    return {"zero_optimization": {}, "tensor_parallel": {"autotp_size": size}}
+deepspeed.initialize(args=args, model=m)
+"""
+
+
+def test_what_no_number_turns_on_is_said(here: Run, folder: Path) -> None:
+    """OpenRLHF trains without tensor parallelism if nobody asks for it."""
+    (folder / "t.py").write_text(engine(SIZED))
+    code, errors = planned(here, "t.py", "plan")
+    says = "assumed without tensor parallelism, which `tensor_parallel.autotp_size` in t.py line "
+    assert (0, True) == (code, says in errors), errors
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_ranks_that_share_more_than_data_are_refused_by_name(
     here: Run, folder: Path, case: str

@@ -56,6 +56,7 @@ from zerowiz.core.script.settings import (
     ScriptSettings,
     can_be_given,
     check_parallelism,
+    doubtful_parallelism,
     facts_of,
     learned_by_config,
     settings_of,
@@ -885,6 +886,7 @@ def find_basis(resolved: ResolvedJob, known: Collection[str] = ()) -> tuple[str,
         f"`{options.config}` {assumptions.KEEPS_OPTIMIZER}" if buffers.keeps_optimizer else None,
         f"`{options.config}` {assumptions.KEEPS_GRADIENTS}" if buffers.keeps_gradients else None,
         *resolved.not_counted,
+        *doubtful_parallelism(resolved.script),
         f"{settings.vllm_server}: {assumptions.VLLM_ELSEWHERE}" if settings.vllm_server else None,
         f"{settings.metrics}: {assumptions.METRICS}"
         if settings.metrics and step.eval_batch

@@ -150,6 +150,8 @@ class ParallelUse(ScriptCall, frozen=True, kw_only=True):
     """How many ranks; more than that where it is a value that is no number."""
     kind: str
     """What it is called: `tensor parallelism`."""
+    is_open: bool = False
+    """Whether something else than a number stands for how many."""
 
 
 class OwnSizes(Struct, frozen=True, kw_only=True):

@@ -33,7 +33,14 @@ from zerowiz.core.script.bindings import (
     settle_own_model,
     spell,
 )
-from zerowiz.core.script.facts import UNSEEN, Convention, ScriptCall, ScriptFacts, ValueSource
+from zerowiz.core.script.facts import (
+    UNSEEN,
+    Convention,
+    ParallelUse,
+    ScriptCall,
+    ScriptFacts,
+    ValueSource,
+)
 from zerowiz.core.script.trainers import NotCounted, TrainerSettings, known, settle_trainer
 from zerowiz.core.settings import (
     HYPERPARAMETERS,
@@ -576,7 +583,7 @@ def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str]) -> None
     for use in run.facts.parallel:
         size = run.setting(use.size)
         is_one = size is not None and size.value is not True and size.value in {0, 1}
-        if not is_one and run.holds(use.conditions) is not False:
+        if not is_one and not _is_doubtful(run, use) and run.holds(use.conditions) is not False:
             said = f"`{use.code}` in {run.facts.where(use.line)}" if size is None else size.source
             if size is None and "(sp_size=" in use.code:
                 raise UsageError(
@@ -584,6 +591,24 @@ def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str]) -> None
                     "write the number there, or an option of the script",
                 )
             raise not_planned(said, use.kind)
+
+
+def _is_doubtful(run: ScriptRun, use: ParallelUse) -> bool:
+    """Whether a script may come there, or not, and how many ranks would share is not seen."""
+    may_be = use.is_open or run.holds(use.conditions) is None
+    return run.setting(use.size) is None and may_be
+
+
+def doubtful_parallelism(run: ScriptRun | None) -> Iterator[str]:
+    """What a plan does not count, as nothing says that this run does it; a sentence each."""
+    if run is None:
+        return
+    for use in run.facts.parallel:
+        if _is_doubtful(run, use):
+            yield (
+                f"assumed without {use.kind}, which `{use.code}` in "
+                f"{run.facts.where(use.line)} may turn on: it is not planned"
+            )
 
 
 def check_method(facts: ScriptFacts, method: Method) -> None:

@@ -432,7 +432,16 @@ def _written_sizes(read: Reader) -> Iterator[ParallelUse]:
         values = _written(node, read.source.module)
         for key, kind in PARALLEL_KEYS.items():
             if shares_work(values, key):
-                yield ParallelUse(line=node.lineno, code=key, size=UNSEEN, kind=kind)
+                size: object = values
+                for name in key.split("."):
+                    size = size.get(name) if isinstance(size, dict) else None
+                yield ParallelUse(
+                    line=node.lineno,
+                    code=key,
+                    size=UNSEEN,
+                    kind=kind,
+                    is_open=isinstance(size, str),
+                )
 
 
 def _written(expr: ast.expr | None, scope: Scope) -> object:
