@@ -749,8 +749,8 @@ def test_what_was_typed_and_cannot_be_used_is_refused_before_any_question(
 @pytest.mark.parametrize(
     ("model", "then"),
     [
-        (TINY_MODEL, ("parameters (trace)", "")),
-        ('{"model_type": "clip"}', ("parameters (trace)", "")),
+        (TINY_MODEL, ("on the meta device", "")),
+        ('{"model_type": "clip"}', ("on the meta device", "")),
         (NONSENSE, ("`hidden_size`", "10m" + ENTER)),
     ],
     ids=["bloom", "clip", "nonsense"],

@@ -147,17 +147,8 @@ REMEDY_CASE = """\
         model=model_from_size("7b", 7 * 10**9),
     ),
 """
-LEANER = "(use_sdpa, evaluate_fewer, *CUT_LOSSES, split_batch, recompute)\n"
-LEANER_WITH_IT = """\
-(
-    use_sdpa,
-    evaluate_fewer,
-    *CUT_LOSSES,
-    split_batch,
-    recompute,
-    precompute,
-)
-"""
+LEANER = "    share_sequences,\n)\n"
+LEANER_WITH_IT = "    share_sequences,\n    precompute,\n)\n"
 PLAN = (
     *("plan", "--machine", "8xA100-40GB", "--model", "7b", "--trainer", "dpo", "--stage", "2"),
     *("--seq-len", "512", "--gradient-checkpointing", "--json"),
@@ -892,6 +883,6 @@ def test_an_accelerator_touches_its_row_its_probe_and_its_reader(copied: Copy) -
     (copied.root.parent / "cards.json").write_text(json.dumps(plan), encoding="utf-8")
     planned = copied.zerowiz("plan", "--machine", "../cards.json", "--model", "llama-3.2-1b")
     assert 0 == planned.returncode, planned.stderr
-    assert planned.stdout.startswith("Machine  4 x NVIDIA H200 (machine file)")
+    assert planned.stdout.startswith("4 x H200, NVLink 450 GB/s (machine file)")
     assert "s a step" not in planned.stdout
     copied.finish(recipe, *recipe.tests)
