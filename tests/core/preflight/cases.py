@@ -458,12 +458,14 @@ def lock(
     *,
     age_milliseconds: int = 900_000,
     holder_pid: int | None = None,
+    sees_all: bool = False,
 ) -> Lock:
     return Lock(
         path=f"/e/{op}/lock",
         op=op,
         age_milliseconds=age_milliseconds,
         holder_pid=holder_pid,
+        sees_all=sees_all,
     )
 
 
@@ -560,8 +562,8 @@ CASES = (
     ),
     case(
         "stale-lock",
-        built_in(locked(lock())),
-        built_in(locked(lock("gds"))),
+        built_in(locked(lock(sees_all=True))),
+        built_in(locked(lock("gds", sees_all=True))),
     ),
     case("being-built", built_in(locked(lock(holder_pid=1))), built_in(locked(lock()))),
     case(

@@ -318,12 +318,12 @@ def hosted(
                     "",
                 ),
             ),
-            "a lock ends a launch where nobody builds for so long": (
-                (built_in(locked(lock(holder_pid=7))), "being-built info"),
-                (built_in(locked(lock())), "stale-lock error"),
-                # A process of another container or host may have it open.
-                (built_in(locked(lock(age_milliseconds=300_000))), "stale-lock warning"),
-                (built_in(locked(lock("gds"))), ""),
+            "a lock ends a launch where nobody can have it open": (
+                (built_in(locked(lock(holder_pid=7, sees_all=True))), "being-built info"),
+                (built_in(locked(lock(sees_all=True))), "stale-lock error"),
+                # A process of another user, container or host may have it open.
+                (built_in(locked(lock())), "stale-lock warning"),
+                (built_in(locked(lock("gds", sees_all=True))), ""),
             ),
             "the NVMe folder is there and holds the states": (
                 (to_nvme(is_folder=False), "nvme-folder error"),

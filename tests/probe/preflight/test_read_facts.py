@@ -5,7 +5,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -23,10 +25,12 @@ from zerowiz.core.preflight.facts import (
     Op,
     Toolchain,
 )
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.preflight import read_facts
 from zerowiz.probe.preflight.read_facts import (
     can_write,
     find_cuda_home,
+    find_file_system,
     read_extensions,
     read_locks,
     read_toolchain,
@@ -106,6 +110,52 @@ def test_a_lock_that_is_closed_already_is_about_to_go(
     path.touch()
     monkeypatch.setattr(time, "sleep", lambda _: path.unlink())
     assert () == read_locks(tmp_path, (OP,))
+
+
+NOBODY = 65534
+
+
+@pytest.mark.parametrize(
+    ("file_system", "expected"),
+    [
+        ("overlay", True),
+        ("ext4", Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC),
+        ("nfs4", False),
+        ("fuse.unheard-of", False),
+        (None, False),
+    ],
+)
+def test_whoever_shares_a_file_system_may_hold_a_lock(
+    tmp_path: Path, file_system: str | None, expected: bool
+) -> None:
+    (tmp_path / OP).mkdir()
+    (tmp_path / OP / "lock").touch()
+    (lock,) = read_locks(tmp_path, (OP,), file_system)
+    assert expected == lock.sees_all
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_another_user_may_hold_a_lock_of_its_own() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / OP).mkdir()
+        path = folder / OP / "lock"
+        path.touch()
+        seen = []
+        for owner in (0, NOBODY):
+            os.chown(path, owner, owner)
+            with warnings.catch_warnings():
+                # Of the threads of pytest-xdist, since Python 3.12.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if pid == 0:
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+                (lock,) = read_locks(folder, (OP,), "overlay")
+                os._exit(1 if lock.sees_all else 2)
+            seen.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1)
+        assert [False, True] == seen
 
 
 # Ranks get cores of their own where a trial shows that they can.
@@ -291,7 +341,7 @@ def test_built_ops_and_locks_are_seen(tmp_path: Path) -> None:
         (tmp_path / name / file).touch()
     os.utime(tmp_path / "fused_adam" / "lock", (1e9, 1e9))
 
-    seen = read_extensions(str(tmp_path), (CPU_ADAM, FUSED_ADAM, ASYNC_IO))
+    seen = read_extensions(str(tmp_path), (CPU_ADAM, FUSED_ADAM, ASYNC_IO), Files())
 
     assert (frozenset({"cpu_adam"}), True) == (seen.built, seen.writable)
     (lock,) = seen.locks
@@ -303,3 +353,23 @@ def test_a_folder_that_is_not_there_yet_is_as_writable_as_the_one_above(tmp_path
     assert can_write(tmp_path / "a" / "b") is True
     (tmp_path / "file").touch()
     assert can_write(tmp_path / "file" / "b") is False
+
+
+MOUNTS = """\
+22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+23 22 0:21 / /home rw shared:2 master:7 - nfs4 server:/home rw
+24 22 0:22 / /home/a\\040b rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/usr", "ext4"), ("/home/me/x", "nfs4"), ("/home/a b/x", "tmpfs"), ("/homes", "ext4")],
+)
+def test_the_longest_mount_point_above_a_path_decides(path: str, expected: str) -> None:
+    assert expected == find_file_system(MOUNTS, Path(path))
+
+
+def test_without_mounts_the_file_system_is_unknown() -> None:
+    assert find_file_system("", Path("/usr")) is None
+    assert find_file_system("odd\n", Path("/usr")) is None

@@ -196,8 +196,8 @@ STALE_LOCK = Rule(
     severity=Severity.ERROR,
     why="torch waits until the lock file is gone, and a killed build leaves it behind",
     when=(
-        "a `lock` that no process of this host has open, so the ranks would wait forever; a "
-        "warning in its first 10 minutes, in which another host or container may be building"
+        "a `lock` that no process has open, so the ranks would wait forever; a warning if "
+        "another host or container may have it open"
     ),
 )
 BEING_BUILT = Rule(
@@ -222,21 +222,16 @@ def judge_lock(lock: Lock) -> Finding:
             BEING_BUILT,
             f"process {lock.holder_pid} is building `{lock.op}`; the ranks will wait for it",
         )
-    # Another host or container may have it open.
-    is_young = lock.age_milliseconds < _LONGEST_BUILD_MILLISECONDS
-    minutes = lock.age_milliseconds // 60_000
-    text = (
-        f"is {minutes} minutes old, and no process on this host has it open: another host or "
-        "container may be building"
-        if is_young
-        else "was left by a build that was killed"
+    fix = f"rm {shell.quote(lock.path)}"
+    if lock.sees_all:
+        return found(STALE_LOCK, f"`{lock.path}` was left by a build that was killed", fix)
+    minutes, is_young = (
+        lock.age_milliseconds // 60_000,
+        lock.age_milliseconds < _LONGEST_BUILD_MILLISECONDS,
     )
-    return found(
-        STALE_LOCK,
-        f"`{lock.path}` {text}",
-        f"rm {shell.quote(lock.path)}",
-        severity=Severity.WARNING if is_young else None,
-    )
+    text = f"`{lock.path}` is {minutes} minutes old, and no process on this host has it open"
+    text += ": another host or container may be building" if is_young else ""
+    return found(STALE_LOCK, text, fix, severity=Severity.WARNING)
 
 
 COMPILES = Rule(

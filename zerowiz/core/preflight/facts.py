@@ -196,6 +196,8 @@ class Lock(Struct, frozen=True, kw_only=True):
     age_milliseconds: int
     holder_pid: int | None = None
     """A process of this host that has it open: it builds the op."""
+    sees_all: bool = False
+    """Whether every process that could have it open was looked at."""
 
 
 class Extensions(Struct, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ def read_facts(
         installed=installed,
         bad_releases=read_bad_releases(),
         toolchain=read_toolchain(environ, ops, cuda=cuda) if ops else None,
-        extensions=None if installed is None else _read_extensions(installed, ops),
+        extensions=None if installed is None else _read_extensions(installed, ops, files),
         script=text,
         nvme=None if nvme_path is None else _read_folder(Path(nvme_path)),
         checkpoints=None if output_folder is None else _read_folder(output_folder),
@@ -85,9 +85,9 @@ def read_facts(
     )
 
 
-def _read_extensions(installed: Installed, ops: Sequence[Op]) -> Extensions | None:
+def _read_extensions(installed: Installed, ops: Sequence[Op], files: Files) -> Extensions | None:
     folder = installed.extensions_folder if ops else None
-    return None if folder is None else read_extensions(folder, ops)
+    return None if folder is None else read_extensions(folder, ops, files)
 
 
 def _read_folder(path: Path) -> Folder:
@@ -114,15 +114,27 @@ _PROC = Path("/proc")
 # made it keeps it open, and removes it right after it has closed it.
 LOCK_FILE = "lock"
 _CLOSED_BEFORE_REMOVED_S = 0.1
+# Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO: the PID namespace that sees every process.
+_HOST_NAMESPACE = 0xEFFFFFFC
+# File systems of one host alone; Linux, /proc/filesystems.
+_LOCAL_FILE_SYSTEMS = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "tmpfs", "ramfs"}
+)
+# The layers of a container's image; the containers of a host do not share the uppermost one.
+_CONTAINER_FILE_SYSTEM = "overlay"
+
 _FileId = tuple[int, int]
 
 
-def read_locks(folder: Path, ops: Iterable[str]) -> tuple[Lock, ...]:
+def read_locks(
+    folder: Path, ops: Iterable[str], file_system: str | None = None
+) -> tuple[Lock, ...]:
     """The locks on these ops.
 
     Args:
         folder: Where torch builds ops, each in a folder with its name.
         ops: Their names.
+        file_system: The type of the one that the folder is on.
     """
     seen = {op: status for op in ops if (status := _stat(folder / op / LOCK_FILE)) is not None}
     if not seen:
@@ -136,6 +148,8 @@ def read_locks(folder: Path, ops: Iterable[str]) -> tuple[Lock, ...]:
             op=op,
             age_milliseconds=int(1000 * max(0.0, time.time() - status.st_mtime)),
             holder_pid=holders.get(_file_id(status)),
+            # The processes of other users are hidden, and so are those outside of a container.
+            sees_all=os.geteuid() in {0, status.st_uid} and _shares_with_no_other(file_system),
         )
         for op, status in seen.items()
         if (same := later[op])
@@ -152,6 +166,15 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
+
+
+def _shares_with_no_other(file_system: str | None) -> bool:
+    """Whether only processes that are seen here can use a file system of this type."""
+    space = _stat(_PROC / "self/ns/pid")
+    sees_host = space is not None and space.st_ino == _HOST_NAMESPACE
+    return file_system == _CONTAINER_FILE_SYSTEM or (
+        file_system in _LOCAL_FILE_SYSTEMS and sees_host
+    )
 
 
 def _find_holders() -> dict[_FileId, int]:
@@ -173,6 +196,11 @@ def _find_holders() -> dict[_FileId, int]:
 _NVCC_RELEASE = re.compile(r"release (\d{1,3})\.(\d{1,3})", re.ASCII)
 # A file server may be slow; a compiler takes a second.
 _PATIENCE_S = 20.0
+
+# Linux, proc(5), /proc/PID/mountinfo: the mount point, and after ` - ` the type. Spaces in a path
+# are octal.
+_MOUNT = re.compile(r"^\d+ \d+ \S+ \S+ (\S+) .*? - (\S+) ", re.MULTILINE)
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def read_toolchain(environ: Mapping[str, str], ops: Sequence[Op], *, cuda: bool) -> Toolchain:
@@ -241,14 +269,15 @@ def _run(argv: Sequence[str | Path], environ: Mapping[str, str], text: str = "")
     return done.stdout
 
 
-def read_extensions(folder: str, ops: Iterable[Op]) -> Extensions:
+def read_extensions(folder: str, ops: Iterable[Op], files: Files) -> Extensions:
     """The builds of these ops in the folder, its locks, and whether it can be written."""
     root, names = Path(folder), [op.name for op in ops]
+    file_system = find_file_system(files.text("proc/self/mountinfo") or "", root)
     return Extensions(
         folder=folder,
         writable=can_write(root),
         built=frozenset(name for name in names if (root / name / f"{name}.so").is_file()),
-        locks=read_locks(root, names),
+        locks=read_locks(root, names, file_system),
     )
 
 
@@ -264,6 +293,22 @@ def can_write(folder: Path) -> bool:
     """Whether this process may write to the folder, or make it first."""
     nearest = find_existing(folder)
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
+def find_file_system(mountinfo: str, path: Path) -> str | None:
+    """The type of the file system under a path: that of the nearest mount point above it.
+
+    Args:
+        mountinfo: The content of /proc/self/mountinfo.
+        path: Any path.
+    """
+    resolved = Path(os.path.realpath(path))
+    types = {
+        _OCTAL.sub(lambda match: chr(int(match[1], 8)), point): kind
+        for point, kind in _MOUNT.findall(mountinfo)
+    }
+    above = [str(parent) for parent in (resolved, *resolved.parents)]
+    return next((types[point] for point in above if point in types), None)
 
 
 # Try whether ranks can be bound to cores, as DeepSpeed's launcher would do it.
