@@ -258,14 +258,20 @@ def is_slower(job: Job, taken: StrategyEstimate, than: StrategyEstimate) -> bool
     return fastest_split(job, taken.strategy) > max(as_it_is_seconds, other_seconds)
 
 
+BETTER = {Reason.LEANER_AND_FASTER, Reason.SURE_AND_AS_FAST, Reason.NO_OFFLOAD_AS_FAST}
+
+
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES)
 def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
     job: Job, freedom: OpenSettings, wish: Constraints
 ) -> None:
-    found = search(job, wish, freedom).choice
+    result = search(job, wish, freedom)
+    found = result.choice
     assume(found is not None)
     assert found is not None
+    # Where splits are open, the last questions compare the fastest of each strategy.
+    assume(BETTER.isdisjoint(result.decision.reasons))
     recomputes = found.workload.gradient_checkpointing
     as_it_is = replace(job.workload, gradient_checkpointing=recomputes)
     as_it_is_job = replace(job, workload=as_it_is)
@@ -291,7 +297,8 @@ def test_a_split_is_no_slower_than_the_job_as_it_is(job: Job, wish: Constraints)
     assert before is not None
     assert before.step_time is not None
     found = search(job, wish, OpenSettings(split=True))
-    assert seconds(found) <= before.step_time.expected_seconds * (1 + SAME_FRACTION)
+    # What comes near the memory limit gives way to a split that is nearly as fast.
+    assert seconds(found) <= before.step_time.expected_seconds * SLOWER
 
 
 @LAW
