@@ -297,6 +297,8 @@ def test_a_split_is_no_slower_than_the_job_as_it_is(job: Job, wish: Constraints)
     assert before is not None
     assert before.step_time is not None
     found = search(job, wish, OpenSettings(split=True))
+    # The questions may lead to another strategy, where splits are open.
+    assume(found.choice is not None and found.choice.strategy == before.strategy)
     # What comes near the memory limit gives way to a split that is nearly as fast.
     assert seconds(found) <= before.step_time.expected_seconds * SLOWER
 
