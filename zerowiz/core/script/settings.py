@@ -580,31 +580,33 @@ def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str]) -> None
             raise not_planned(f"the environment has `{name}={environ[name]}`", kind)
     if run is None:
         return
+    for use, size, is_doubtful in _shared_work(run):
+        if is_doubtful:
+            continue
+        said = f"`{use.code}` in {run.facts.where(use.line)}" if size is None else size.source
+        if size is None and "(sp_size=" in use.code:
+            raise UsageError(
+                f"{said}: zerowiz does not see how many GPUs share each sequence",
+                "write the number there, or an option of the script",
+            )
+        raise not_planned(said, use.kind)
+
+
+def _shared_work(run: ScriptRun) -> Iterator[tuple[ParallelUse, ScriptValue[Scalar] | None, bool]]:
+    """What is not off, by how many ranks as far as that is seen, and whether it may be off."""
     for use in run.facts.parallel:
-        size = run.setting(use.size)
+        size, holds = run.setting(use.size), run.holds(use.conditions)
         is_one = size is not None and size.value is not True and size.value in {0, 1}
-        if not is_one and not _is_doubtful(run, use) and run.holds(use.conditions) is not False:
-            said = f"`{use.code}` in {run.facts.where(use.line)}" if size is None else size.source
-            if size is None and "(sp_size=" in use.code:
-                raise UsageError(
-                    f"{said}: zerowiz does not see how many GPUs share each sequence",
-                    "write the number there, or an option of the script",
-                )
-            raise not_planned(said, use.kind)
-
-
-def _is_doubtful(run: ScriptRun, use: ParallelUse) -> bool:
-    """Whether a script may come there, or not, and how many ranks would share is not seen."""
-    may_be = use.is_open or run.holds(use.conditions) is None
-    return run.setting(use.size) is None and may_be
+        if not is_one and holds is not False:
+            yield use, size, size is None and (use.is_open or holds is None)
 
 
 def doubtful_parallelism(run: ScriptRun | None) -> Iterator[str]:
     """What a plan does not count, as nothing says that this run does it; a sentence each."""
     if run is None:
         return
-    for use in run.facts.parallel:
-        if _is_doubtful(run, use):
+    for use, _size, is_doubtful in _shared_work(run):
+        if is_doubtful:
             yield (
                 f"assumed without {use.kind}, which `{use.code}` in "
                 f"{run.facts.where(use.line)} may turn on: it is not planned"
