@@ -54,6 +54,15 @@ DEVICE = {
     "NCCL": OPENS
     + "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, unhandled cuda"
     + " error\nLast error:\nCuda failure 2 'out of memory'",
+    "NCCL's own": OPENS
+    + "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled cuda error\n"
+    + "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+    + "Failed to CUDA calloc async 6291456 bytes",
+    "cuDNN 9": OPENS
+    + "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "Triton": OPENS + "RuntimeError: Triton Error [CUDA]: out of memory",
+    # It prints this and ends with status 1; nothing is raised.
+    "bitsandbytes": "Error out of memory at line 380 in file /src/csrc/pythonInterface.c",
     "rich": "╭──── Traceback (most recent call last) ────╮\n│ train.py:3 │\n╰────╯\n"
     "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB",
     "chained": OPENS
@@ -106,6 +115,23 @@ OTHERS = {
     + OPENS
     + "ValueError: bad label",
     "a warning alone": "CUDA out of memory, this batch is left out\ndiverged",
+    # Where its files and its counters are, and how much a block of threads shares.
+    "cuBLAS of another version": OPENS
+    + "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    "NCCL of another cause": OPENS
+    + "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled cuda error\n"
+    + "Last error:\nCuda failure 1 'invalid argument'",
+    "NCCL and the limit of locked memory": OPENS
+    + "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled system error\n"
+    + "Last error:\nCall to ibv_create_cq failed with error Cannot allocate memory",
+    "bitsandbytes of another cause": "Error invalid argument at line 88 in file /src/csrc/ops.cu",
+    "Triton and the memory of a block": OPENS
+    + "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 135200",
+    "/dev/shm": OPENS
+    + "RuntimeError: unable to allocate shared memory(shm) for file </torch_7>: No space left on"
+    + " device (28)",
+    "a worker that was killed": OPENS
+    + "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. ",
     "nothing": "",
 }
 
@@ -123,7 +149,15 @@ IGNORED = (
     "Exception ignored in atexit callback: <function finish at 0x7f0>",
     "--- Logging error ---",
 )
-OF_HOST = ("MemoryError", "OSError: [Errno 12] Cannot allocate memory", "[rank0]: MemoryError: 3")
+OF_HOST = (
+    "MemoryError",
+    "OSError: [Errno 12] Cannot allocate memory",
+    "[rank0]: MemoryError: 3",
+    "MemoryError: std::bad_alloc",
+    "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.45 GiB for an array",
+    "pyarrow.lib.ArrowMemoryError: malloc of size 1073741824 failed",
+    "RuntimeError: unable to mmap 8 bytes from file </a>: Cannot allocate memory (12)",
+)
 
 
 @pytest.mark.parametrize(
@@ -131,10 +165,14 @@ OF_HOST = ("MemoryError", "OSError: [Errno 12] Cannot allocate memory", "[rank0]
     [
         *(pytest.param(text, False, False, GPU, id=name) for name, text in DEVICE.items()),
         *(pytest.param(text, False, False, None, id=name) for name, text in OTHERS.items()),
-        *((OPENS + last, False, False, HOST) for last in OF_HOST),
-        # Host memory is the accelerator's where that is the CPU.
-        (CPU, False, False, HOST),
-        (CPU, True, False, GPU),
+        *((OPENS + last, on_cpu, False, HOST) for last in OF_HOST for on_cpu in (False, True)),
+        *((CPU, on_cpu, False, HOST) for on_cpu in (False, True)),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", False, False, HOST),
+        # A rank on the CPU has no GPU, whatever it says.
+        *(
+            pytest.param(text, True, False, None, id=f"CPU: {name}")
+            for name, text in DEVICE.items()
+        ),
         # What C++ says at the end of Python hides no error of Python's.
         (CRASHED, False, False, None),
         (CRASHED, False, True, GPU),
@@ -337,6 +375,8 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "all ended well though told to end": ((VERDICT_WELL, end(1, 0)), 0, 15, 1.0, (0, "finished")),
     "one failed, the launcher ended the other": ((TERMINATED, end(1, 3, at=5)), 3, None, None, (3, "failed")),
     "two failed, the first counts": ((end(0, 1, at=6), end(1, 3, at=5)), 1, None, None, (3, "failed")),
+    "left with the status of a kill": ((TERMINATED, end(1, 137, at=5, exited=True)), 137, None, None, (137, "failed")),
+    "left with the status of a crash, after another's error": ((end(0, 1, at=5.5, failed_at=5.2), end(1, 139, at=5.4, exited=True)), 1, None, None, (1, "failed")),
     "killed from outside": ((TERMINATED, end(1, 137, at=5)), 247, None, None, (137, "killed")),
     "killed for memory": ((TERMINATED, end(1, 137, at=5, host_oom=True)), 247, None, None, (137, "host_oom")),
     "killed, its peer's error showed before": ((end(0, 1, at=6, failed_at=4.5), end(1, 137, at=5)), 247, None, None, (137, "killed")),
@@ -455,6 +495,7 @@ CONTENT: dict[str, object] = {
     "rank": 1,
     "host": "a",
     "status": 1,
+    "exited": True,
     "ended_at": 20.0,
     "failed_at": 15.0,
     "told": None,
@@ -468,6 +509,8 @@ CONTENT: dict[str, object] = {
 TAIL = cast("list[str]", CONTENT["tail"])
 # As C++ ends a process: while Python unwinds, and without an error of Python's.
 UNWINDING = {"tail": [*TAIL, "terminate called after throwing an instance"]}
+BY_SIGNAL = {"exited": False}
+WORKER = OTHERS["a worker that was killed"].splitlines()
 ABORTED = {"tail": ["terminate called after throwing an instance of 'c10::DistBackendError'"]}
 
 
@@ -478,10 +521,10 @@ ABORTED = {"tail": ["terminate called after throwing an instance of 'c10::DistBa
         ({"tail": [str(n) for n in range(200)]}, {"tail": tuple(map(str, range(160, 200)))}),
         # It is dated by the error that it came of; a child of the rank may have said it.
         ({"failed_at": 10.0}, {"since": 10.0}),
-        ({"status": 137}, {"since": 20.0}),
+        ({**BY_SIGNAL, "status": 137}, {"since": 20.0}),
         ({"failed_at": None}, {"since": 20.0}),
         ({"failed_at": 21.0}, {"since": 20.0}),
-        ({"status": 134, "failed_at": None, **ABORTED}, {"since": 20.0}),
+        ({**BY_SIGNAL, "status": 134, "failed_at": None, **ABORTED}, {"since": 20.0}),
         # An error of long ago was caught: the script said so, and went on.
         (
             {"status": 85, "ended_at": 5000.0},
@@ -490,7 +533,7 @@ ABORTED = {"tail": ["terminate called after throwing an instance of 'c10::DistBa
         ({"status": 1, "ended_at": 200.0}, {"cuda_oom": True}),
         # Who is ended while it unwinds has failed.
         *(
-            ({"status": status, **UNWINDING, **more}, expected)
+            ({**BY_SIGNAL, "status": status, **UNWINDING, **more}, expected)
             for status in (134, 139, 143)
             for more, expected in (
                 ({}, {"since": 15.0, "raised": True, "cuda_oom": True}),
@@ -501,12 +544,19 @@ ABORTED = {"tail": ["terminate called after throwing an instance of 'c10::DistBa
         ),
         # Who was ended from outside did not die of what it had said.
         *(
-            ({"status": status, "failed_at": 5.0}, {"cuda_oom": False, "host_oom": False})
+            (
+                {"exited": status == 0, "status": status, "failed_at": 5.0},
+                {"cuda_oom": False, "host_oom": False},
+            )
             for status in (0, 129, 130, 137, 143)
         ),
         # A kill is for memory where the kernel counted one.
-        ({"status": 137, "oom_killed": True}, {"host_oom": True}),
-        ({"status": 137}, {"host_oom": False}),
+        ({**BY_SIGNAL, "status": 137, "oom_killed": True}, {"host_oom": True}),
+        ({**BY_SIGNAL, "status": 137}, {"host_oom": False}),
+        ({"tail": WORKER, "oom_killed": True}, {"host_oom": True}),
+        ({"tail": WORKER}, {"host_oom": False, "raised": True}),
+        # `sys.exit(137)` is an end that the script chose.
+        ({"status": 137, "oom_killed": True, "tail": []}, {"host_oom": False, "exited": True}),
         ({"status": 1, "oom_killed": True}, {"host_oom": False}),
     ],
 )

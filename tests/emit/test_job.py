@@ -388,7 +388,7 @@ def test_a_rank_of_another_node_that_failed_ends_those_of_this_one(tmp_path: Pat
         elsewhere = {"rank": 2, "host": "node2", "space": "another"}
         (tmp_path / "attempt" / "rank-2.json").write_text(json.dumps({**start, **elsewhere}))
         end = dict.fromkeys(("failed_at", "told", "told_at", "accelerator", "oom_killed"))
-        end |= {**elsewhere, "status": 9, "ended_at": time.time(), "tail": ["no"]}
+        end |= {**elsewhere, "status": 9, "exited": True, "ended_at": time.time(), "tail": ["no"]}
         partial = tmp_path / "end.json"
         partial.write_text(json.dumps(end))
         partial.replace(tmp_path / "attempt" / "rank-2.end.json")

@@ -2,8 +2,7 @@
 
 Python imports a module of this name at start-up when its folder is on PYTHONPATH. With
 ZEROWIZ_RANK_REPORT naming a folder, each rank writes `rankN.json` there after its first optimizer
-step. With ZEROWIZ_RANK_RUNS_OUT, `RANK,STEP,STAGE,raise` or `...,allocate`, that rank dies in that
-step of that stage. The launcher's own processes, which have no RANK, are left alone.
+step. With ZEROWIZ_RANK_RUNS_OUT, `RANK,STEP,STAGE`, that rank dies in that step of that stage. The launcher's own processes, which have no RANK, are left alone.
 """
 
 import json
@@ -64,14 +63,12 @@ def run_out(engine_class: Any) -> None:
     """Have one rank die for want of memory in one step, while the others wait for it."""
     import torch
 
-    rank, at_step, stage, how = os.environ["ZEROWIZ_RANK_RUNS_OUT"].split(",")
+    rank, at_step, stage = os.environ["ZEROWIZ_RANK_RUNS_OUT"].split(",")
     step = engine_class.step
 
     def failing_step(engine: Any, *args: Any, **kwargs: Any) -> Any:
         here = (engine.global_rank, engine.global_steps + 1, engine.zero_optimization_stage())
         if here == (int(rank), int(at_step), int(stage)):
-            if how == "raise":
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
             # More than any host has: the allocator itself refuses.
             torch.empty(1 << 62, dtype=torch.uint8)
         return step(engine, *args, **kwargs)

@@ -92,21 +92,34 @@ def error_of(predicted: float | None, measured: float | None) -> float | None:
 
 # Find in the last lines of a rank whether it ran out of memory, and of which memory.
 
-# torch/csrc/cuda/Module.cpp and c10/cuda/CUDACachingAllocator.cpp; the texts of CUDA, cuBLAS, cuDNN
-# and NCCL for their own allocations (torch 2.13).
-_DEVICE = re.compile(
-    r"torch\.(cuda\.)?OutOfMemoryError|(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory"
-    r"|Cuda failure[ \d]*'?out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
-)
-# c10/core/impl/alloc_cpu.cpp: on the CPU accelerator this is the device's own memory.
-_CPU = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
-_HOST = re.compile(r"^(\[rank\d+\]: *)?MemoryError\b|Cannot allocate memory")
+# The texts that name each memory: of torch 2.13, CUDA, cuBLAS, cuDNN 8 and 9, NCCL, Triton and
+# bitsandbytes; and of Python, C++, numpy, pyarrow and torch (c10/core/impl/alloc_cpu.cpp). What
+# looks like one is none: the memory that a block of threads shares, /dev/shm, locked memory.
+_TEXTS: Mapping[MemoryKind, re.Pattern[str]] = {
+    MemoryKind.GPU: re.compile(
+        r"torch\.(cuda\.)?OutOfMemoryError|(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory"
+        r"|Cuda failure[ \d]*'?out of memory|Failed to CUDA calloc"
+        r"|Triton Error \[\w+\]: out of memory"
+        r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_(INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED"
+        r"|^Error out of memory at line \d+ in file"
+    ),
+    MemoryKind.HOST: re.compile(
+        r"^(\[rank\d+\]: *)?([\w.]*_Array|[\w.]*Arrow)?MemoryError\b|std::bad_alloc"
+        r"|DefaultCPUAllocator: (can't allocate|not enough) memory"
+        r"|^(?!.*\bibv_).*Cannot allocate memory"
+    ),
+}
+# A child of the rank: where the kernel counted a kill for want of memory, it was that.
+_CHILD_KILLED = re.compile(r"DataLoader worker \(pid.*\) is killed by signal: Killed")
 
-# How an uncaught error begins, in Python and in C++. "terminate called without an active exception"
-# is not one: a thread still ran when Python had ended, for a reason of its own.
+# How an uncaught error begins, in Python, in C++ and in bitsandbytes, which then exits. "terminate
+# called without an active exception" is not one: a thread still ran when Python had ended, for a
+# reason of its own.
 TRACEBACK = "Traceback (most recent call last)"
 _PYTHONS = re.compile(re.escape(TRACEBACK))
-_UNCAUGHT = re.compile(rf"{_PYTHONS.pattern}|^terminate called after")
+_UNCAUGHT = re.compile(
+    rf"{_PYTHONS.pattern}|^terminate called after|^Error .+ at line \d+ in file .*csrc"
+)
 # Above an error that ends nothing Python prints one of these: in a thread, in a child process of
 # multiprocessing, or while the interpreter shuts down. worker/rank.py repeats it.
 ENDS_NOTHING = re.compile(
@@ -149,18 +162,16 @@ def died_for(error: Sequence[str], *, on_cpu: bool) -> MemoryKind | None:
 
     Args:
         error: The error that ended the rank, of `last_error`.
-        on_cpu: Whether the accelerator is the CPU, whose memory is the host's.
+        on_cpu: Whether the accelerator is the CPU: such a rank has the host's memory alone.
     """
-    lines = _reasons([line for line in error if not _FRAME.match(line)])
-    if any(_DEVICE.search(line) for line in lines):
-        return MemoryKind.GPU
-    if any(_CPU.search(line) for line in lines):
-        return MemoryKind.GPU if on_cpu else MemoryKind.HOST
-    return MemoryKind.HOST if any(_HOST.search(line) for line in lines) else None
+    lines = _reasons(error)
+    kinds = (MemoryKind.HOST,) if on_cpu else (MemoryKind.GPU, MemoryKind.HOST)
+    return next((kind for kind in kinds if any(map(_TEXTS[kind].search, lines))), None)
 
 
-def _reasons(lines: Sequence[str]) -> Sequence[str]:
-    """The last error and its causes, without one that the script handled before."""
+def _reasons(error: Sequence[str]) -> Sequence[str]:
+    """The last error and its causes, without what they quote, and one that was handled before."""
+    lines = [line for line in error if not _FRAME.match(line)]
     opened = max((n for n, line in enumerate(lines) if _UNCAUGHT.search(line)), default=0)
     if any(_CLEANING_UP.match(line) for line in lines[opened + 1 : opened + 2]):
         return lines
@@ -215,8 +226,9 @@ class Cause(StrEnum):
 
     FINISHED = "finished"
     CUDA_OOM = "cuda_oom"
-    """A rank ran out of its accelerator's memory."""
+    """A rank ran out of its GPU's memory."""
     HOST_OOM = "host_oom"
+    """The host ran out of memory, or a rank that trains on its CPU did."""
     FAILED = "failed"
     """A rank ended by itself, with an error."""
     KILLED = "killed"
@@ -244,6 +256,8 @@ class RankEnd(Struct, frozen=True, kw_only=True):
     """When it was asked to end, because its launcher was gone or another rank had failed."""
     raised: bool = False
     """Whether its stderr shows an uncaught error."""
+    exited: bool = False
+    """Whether it chose the status itself: after `sys.exit(137)` there was no SIGKILL."""
     cuda_oom: bool = False
     host_oom: bool = False
     tail: tuple[str, ...] = ()
@@ -279,7 +293,8 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
     ended_at = cast("float", content["ended_at"])
     failed_at = cast("float | None", content["failed_at"])
     asked_at = cast("float | None", content["told_at"])
-    by_exit = 0 < status < SIGNALLED
+    exited = cast("bool", content["exited"])
+    by_exit = exited and status != 0
     within_s = TAKING_DOWN_S if by_exit else _UNWINDING_S
     is_recent = failed_at is not None and ended_at - failed_at < within_s
     asked_before = asked_at is not None and (failed_at is None or asked_at <= failed_at)
@@ -290,6 +305,8 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
     # A rank that died of a signal from outside did not fail, whatever it had printed before.
     by_itself = failed or status not in {0, *_FROM_OUTSIDE}
     memory = died_for(error, on_cpu=content["accelerator"] == "cpu") if by_itself else None
+    killed = not exited and status == KILLED
+    killed = killed or (by_itself and any(map(_CHILD_KILLED.search, _reasons(error))))
     return RankEnd(
         rank=cast("int", content["rank"]),
         host=cast("str", content["host"]),
@@ -298,8 +315,9 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
         failed_at=failed_at if failed and is_recent else None,
         asked_at=asked_at,
         raised=bool(error),
+        exited=exited,
         cuda_oom=memory is MemoryKind.GPU,
-        host_oom=memory is MemoryKind.HOST or (status == KILLED and bool(content["oom_killed"])),
+        host_oom=memory is MemoryKind.HOST or (killed and bool(content["oom_killed"])),
         tail=lines[-_TAIL_LINES:],
         log=log,
     )
@@ -388,7 +406,7 @@ def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:
     def by_time(end: RankEnd) -> tuple[float, int]:
         # Without a report, `ended_at` is when the rank was found missing.
         at = end.since - (_SLACK_S if end.status is None else 0.0)
-        is_sudden = end.status in _SUDDEN and end.failed_at is None
+        is_sudden = end.status in _SUDDEN and not end.exited and end.failed_at is None
         return at - (_SLACK_S if is_sudden and at <= first_gone else 0.0), end.rank
 
     return sorted(failed, key=by_time)
@@ -425,7 +443,7 @@ def _judge_rank(
     if end.host_oom:
         return status, Cause.HOST_OOM
     # A rank with an error has failed, whatever signal came while it unwound.
-    killed = status > SIGNALLED and end.failed_at is None
+    killed = status > SIGNALLED and not end.exited and end.failed_at is None
     return status, Cause.KILLED if killed else Cause.FAILED
 
 
@@ -635,9 +653,15 @@ def decide_again(decision: Decision, seen: RanOut) -> Decision:
 _MEMORY = {Cause.CUDA_OOM: MemoryKind.GPU, Cause.HOST_OOM: MemoryKind.HOST}
 
 
-def memory_of(cause: Cause) -> MemoryKind | None:
-    """The memory that a job ran out of; None where it ended for another reason."""
-    return _MEMORY.get(cause)
+def memory_of(cause: Cause, *, lives_on_host: bool) -> MemoryKind | None:
+    """The memory that a job ran out of; None where it ended for another reason.
+
+    Args:
+        cause: Of its end.
+        lives_on_host: Whether the ranks train in the host's memory: it is their device's, then.
+    """
+    memory = _MEMORY.get(cause)
+    return MemoryKind.GPU if lives_on_host and memory is not None else memory
 
 
 # What steps took that ran freely.

@@ -132,9 +132,11 @@ def oom_kills() -> int:
         groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         for _, controllers, path in groups:
             kind, name = ("memory", "memory.oom_control") if controllers else ("", "memory.events")
-            file = Path("/sys/fs/cgroup", kind, path.lstrip("/"), name)
-            if controllers in {"", "memory"} and file.exists():
-                return count("oom_kill", file)
+            # Of a container the host's path may be named, whose files are at the top then.
+            for place in (path.lstrip("/"), ""):
+                file = Path("/sys/fs/cgroup", kind, place, name)
+                if controllers in {"", "memory"} and file.exists():
+                    return count("oom_kill", file)
     with suppress(OSError):
         return count("oom_kill", Path("/proc/vmstat"))
     return 0
@@ -408,6 +410,7 @@ class RankSupervisor:
         by_exit = os.WIFEXITED(status)
         content = {
             "status": os.WEXITSTATUS(status) if by_exit else SIGNALLED + os.WTERMSIG(status),
+            "exited": by_exit,
             "ended_at": ended_at,
             "failed_at": self.stderr.failed_at,
             "told": self.asked_by,

@@ -603,7 +603,7 @@ def test_after_an_out_of_memory_the_next_copy_names_the_checkpoint(tmp_path: Pat
         json.dumps({**VALUES, "max_steps": 4, "save_strategy": "steps", "save_steps": 1})
     )
     own.chmod(0o600)
-    died = {"ZEROWIZ_RANK_RUNS_OUT": "1,3,1,raise", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    died = {"ZEROWIZ_RANK_RUNS_OUT": "1,3,1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = launch_settings_file(
         tmp_path, "--stage", "1", "--escalate", SETTINGS_FILE_SCRIPT, own.name, **died
     )

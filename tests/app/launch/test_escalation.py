@@ -40,24 +40,24 @@ def printed_losses(done: CompletedRun) -> dict[str, str]:
 
 def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     script = (TEMPLATES / "train_deepspeed.py", "--steps", "6", "--save_steps", "3")
-    done = launch(tmp_path, "1,5,2,raise", *STEP, *script)
+    done = launch(tmp_path, "1,5,2", *STEP, *script)
 
     assert 0 == done.returncode, done.stderr[-4000:]
     record = read_record(tmp_path)
     first, second = record["attempts"]
-    assert ("zero2", "cuda_oom", 1) == (
+    assert ("zero2", "host_oom", 1) == (
         first["strategy"],
         first["end"]["cause"],
         first["end"]["rank"],
     )
-    assert "torch.OutOfMemoryError" in first["end"]["last_lines"][-1]
+    assert "can't allocate memory" in "".join(first["end"]["last_lines"])
     assert ("zero3", "finished", 0) == (
         second["strategy"],
         second["end"]["cause"],
         second["end"]["status"],
     )
     assert {"what": "checkpoint", "path": "out/checkpoint-3"} == second["goes_on_from"]
-    assert "zero2 ran out of gpu memory" in second["why"]
+    assert "zero2 ran out of memory" in second["why"]
     assert 0 == record["exit"]
     losses = printed_losses(done)
     assert {"1", "4", "5", "6", "eval"} == set(losses)
@@ -65,7 +65,7 @@ def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(tmp_
     # What ZeRO-2 prints where nothing ends it, to the last digit.
     whole = tmp_path / "whole"
     whole.mkdir()
-    unbroken = printed_losses(launch(whole, "9,9,9,raise", *STEP, *script))
+    unbroken = printed_losses(launch(whole, "9,9,9", *STEP, *script))
     both = ("1", "5", "6", "eval")
     assert [losses[step] for step in both] == [unbroken[step] for step in both]
     assert ["finished"] == [each["end"]["cause"] for each in read_record(whole)["attempts"]]
@@ -99,7 +99,7 @@ def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(tmp_
 def test_a_further_attempt_keeps_the_step_that_was_chosen(tmp_path: Path) -> None:
     words = ("--steps", "2", "--save_steps", "0", "--seq_len", "32")
     script = (TEMPLATES / "train_deepspeed.py", *words)
-    done = launch(tmp_path, "1,1,2,raise", "--global-batch", "8", *script)
+    done = launch(tmp_path, "1,1,2", "--global-batch", "8", *script)
 
     assert 0 == done.returncode, done.stderr[-4000:]
     assert ["zero2", "zero3"] == [each["strategy"] for each in read_record(tmp_path)["attempts"]]
@@ -116,13 +116,11 @@ def test_a_true_allocation_failure_escalates_and_the_schedule_goes_on(tmp_path: 
     script = (TEMPLATES / "train_hf.py", "--use_cpu", "--bf16", "--max_steps", "6")
     accumulation = ("--gradient_accumulation_steps", "2")
     schedule = ("--lr_scheduler_type", "linear", "--save_strategy", "steps", "--save_steps", "3")
-    done = launch(
-        tmp_path, "0,5,2,allocate", *script, *schedule, *accumulation, "--logging_steps", "1"
-    )
+    done = launch(tmp_path, "0,5,2", *script, *schedule, *accumulation, "--logging_steps", "1")
 
     assert 0 == done.returncode, done.stderr[-4000:]
     first, second = read_record(tmp_path)["attempts"]
-    assert ("zero2", "cuda_oom") == (first["strategy"], first["end"]["cause"])
+    assert ("zero2", "host_oom") == (first["strategy"], first["end"]["cause"])
     assert "can't allocate memory" in "".join(first["end"]["last_lines"])
     assert ("zero3", "checkpoint") == (second["strategy"], second["goes_on_from"]["what"])
     state = json.loads((tmp_path / "out/checkpoint-6/trainer_state.json").read_text())
@@ -137,7 +135,7 @@ def test_a_true_allocation_failure_escalates_and_the_schedule_goes_on(tmp_path: 
 @pytest.mark.thorough
 def test_a_failure_of_another_kind_is_never_tried_again(tmp_path: Path) -> None:
     script = (TEMPLATES / "train_deepspeed.py", "--corpus", "no-such-corpus.txt")
-    done = launch(tmp_path, "9,9,9,raise", *STEP, *script)
+    done = launch(tmp_path, "9,9,9", *STEP, *script)
 
     assert done.returncode not in {0, 2, 3, 4, 5}
     record = read_record(tmp_path)

@@ -282,7 +282,9 @@ def test_the_latest_death_of_a_strategy_replaces_the_one_before() -> None:
 @pytest.mark.parametrize("cause", Cause)
 def test_only_memory_is_worth_another_attempt(cause: Cause) -> None:
     expected = {Cause.CUDA_OOM: MemoryKind.GPU, Cause.HOST_OOM: MemoryKind.HOST}.get(cause)
-    assert expected is memory_of(cause)
+    assert expected is memory_of(cause, lives_on_host=False)
+    # A rank on the CPU has the memory of its host as its own.
+    assert (None if expected is None else MemoryKind.GPU) is memory_of(cause, lives_on_host=True)
 
 
 # The precision of a job follows what its machine computes natively.

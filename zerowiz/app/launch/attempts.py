@@ -117,7 +117,7 @@ def escalate(
         strategy=strategy,
         launch_plan=launch_plan,
         resume=resume,
-        why=f"{seen.strategy} ran out of {seen.memory} memory; {reasons}",
+        why=f"{seen.strategy} ran out of memory; {reasons}",
     )
 
 
@@ -189,7 +189,8 @@ def _next_start(
     reporter: LaunchReporter,
 ) -> Start | None:
     """The next attempt; only memory that was too small is worth one."""
-    memory = memory_of(end.cause)
+    lives_on_host = start.plan.decision.job.machine.lives_on_host
+    memory = memory_of(end.cause, lives_on_host=lives_on_host)
     if memory is None or end.stopped_by is not None:
         return None
     seen = keep(start, memory)
