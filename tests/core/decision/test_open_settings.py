@@ -297,7 +297,8 @@ def test_a_split_is_no_slower_than_the_job_as_it_is(job: Job, wish: Constraints)
     assert before is not None
     assert before.step_time is not None
     found = search(job, wish, OpenSettings(split=True))
-    # The questions may lead to another strategy, where splits are open.
+    # An earlier box of the flowchart that surely fits with another split is taken, also where a
+    # later one is faster with more memory: `clearly_faster` names that one.
     assume(found.choice is not None and found.choice.strategy == before.strategy)
     # What comes near the memory limit gives way to a split that is nearly as fast.
     assert seconds(found) <= before.step_time.expected_seconds * SLOWER
