@@ -198,11 +198,26 @@ def test_without_colours_an_error_loses_nothing_else(
     assert plain.getvalue() == re.sub(r"\x1b\[\d+m", "", coloured.getvalue())
 
 
-def test_a_log_has_no_colours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"CLICOLOR_FORCE": "1"}, True),
+        ({"TTY_COMPATIBLE": "1"}, True),
+        ({"FORCE_COLOR": "0", "CLICOLOR_FORCE": "0", "TTY_COMPATIBLE": "0"}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_a_log_has_colours_only_where_a_variable_forces_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], *, coloured: bool
+) -> None:
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.setenv(name, variables.get(name, ""))
     with (tmp_path / "log").open("w", encoding="utf-8") as log:
         error("it failed", ("a hint",), log)
-    assert "error: it failed\n\nhint: a hint\n" == (tmp_path / "log").read_text(encoding="utf-8")
+    word = "\x1b[31merror:\x1b[0m" if coloured else "error:"
+    assert f"{word} it failed" in (tmp_path / "log").read_text(encoding="utf-8")
 
 
 # What a plan says of a trainer other than SFT.

@@ -157,9 +157,14 @@ def can_redraw() -> bool:
     return sys.stderr.isatty() and not is_dumb()
 
 
+# What other programs read too; `TTY_COMPATIBLE` is rich's.
+_FORCING = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
+
+
 def is_coloured(stream: TextIO) -> bool:
     """Whether the stream shows colours; any value of `NO_COLOR` but an empty one forbids them."""
-    return stream.isatty() and not (os.environ.get("NO_COLOR") or is_dumb())
+    forced = any(os.environ.get(name, "0") not in {"", "0"} for name in _FORCING)
+    return not os.environ.get("NO_COLOR") and (forced or (stream.isatty() and not is_dumb()))
 
 
 def paint(text: str, marks: Mapping[str, Colour], stream: TextIO) -> str:

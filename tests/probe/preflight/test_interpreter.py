@@ -19,6 +19,7 @@ from zerowiz.probe.preflight.interpreter import (
     find_free_port,
     find_interpreter,
     find_module_file,
+    find_programs,
     read_installed,
 )
 from zerowiz.probe.preflight.python_report import _TABLE as TORCH_TABLE
@@ -325,3 +326,22 @@ def test_a_free_port_is_none_on_which_a_process_listens() -> None:
     for port in ports:
         with socket.create_server(("", port)):
             assert 10_000 <= port < 29_400
+
+
+@pytest.mark.parametrize("is_virtual", [True, False])
+def test_the_folders_of_a_job_are_those_of_the_python_that_runs_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_virtual: bool
+) -> None:
+    theirs, own = tmp_path / "theirs", tmp_path / "tool"
+    for folder in (theirs / "bin", own / "bin"):
+        folder.mkdir(parents=True)
+    if is_virtual:
+        (theirs / "pyvenv.cfg").touch()
+    program = theirs / "bin" / "deepspeed"
+    program.write_text(f"#!{theirs}/bin/python\n", encoding="utf-8")
+    program.chmod(0o755)
+    # As `uvx` and `pipx` run zerowiz.
+    monkeypatch.setattr(sys, "executable", str(own / "bin" / "python"))
+    found = find_programs({"PATH": str(theirs / "bin")})
+    assert (str(program), str(theirs / "bin")) == (found.deepspeed, found.bin_folder)
+    assert (str(theirs / "torch_extensions") if is_virtual else None) == found.extensions_folder

@@ -218,13 +218,13 @@ class Programs(Struct, frozen=True, kw_only=True):
 
     deepspeed: str
     bin_folder: str
-    """The interpreter's; JIT builds look for ninja on PATH."""
+    """That of the ranks' Python; JIT builds look for ninja on PATH."""
     master_port: int
     """A free one; DeepSpeed's default is the same for two jobs that share a host."""
     rank_program: str
     """`worker/rank.py`, which a supervised job starts for each rank instead of the script."""
     extensions_folder: str | None
-    """The folder of this environment's compiled ops; None outside of a virtual environment."""
+    """The folder of that Python's compiled ops; None outside of a virtual environment."""
 
 
 class CoreBinding(Struct, frozen=True, kw_only=True):

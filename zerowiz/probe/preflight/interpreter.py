@@ -176,8 +176,7 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
     Raises:
         PreflightError: There is no `deepspeed`.
     """
-    bin_folder = Path(sys.executable).parent
-    beside = bin_folder / "deepspeed"
+    beside = Path(sys.executable).parent / "deepspeed"
     program = str(beside) if os.access(beside, os.X_OK) else None
     deepspeed = program or shutil.which("deepspeed", path=environ.get("PATH", ""))
     if deepspeed is None:
@@ -185,13 +184,16 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
             f"no `deepspeed` in the environment of {sys.executable} or on PATH",
             '`pip install "zerowiz[train]"`',
         )
-    virtual = sys.prefix != sys.base_prefix
+    # That of the ranks: `uvx` and `pipx` run zerowiz in an environment of its own.
+    bin_folder = Path(find_interpreter(deepspeed, environ) or sys.executable).parent
+    prefix = bin_folder.parent
+    virtual = (prefix / "pyvenv.cfg").is_file()
     return Programs(
         deepspeed=deepspeed,
         bin_folder=str(bin_folder),
         master_port=find_free_port(),
         rank_program=str(Path(__file__).parents[2] / "worker" / "rank.py"),
-        extensions_folder=str(Path(sys.prefix) / "torch_extensions") if virtual else None,
+        extensions_folder=str(prefix / "torch_extensions") if virtual else None,
     )
 
 
