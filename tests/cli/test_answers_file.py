@@ -270,15 +270,12 @@ def test_a_file_of_one_script_says_nothing_of_another(here: Run, folder: Path) -
     assert "zero3" == json.loads(here(*words, "other.py").stdout)["chosen"]
 
 
-def test_a_word_after_the_script_and_another_launchers_count_before_the_file(
-    here: Run, folder: Path
-) -> None:
+def test_a_word_after_the_script_counts_before_the_file(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     (folder / "zerowiz.toml").write_text(
         'model = "10m"\naccelerator = "cpu"\nmicro-batch = 2\ngpus-per-node = 4\n'
     )
-    launcher = ("torchrun", "--nproc_per_node", "2", "train.py")
-    words = (*launcher, "--per_device_train_batch_size", "8")
+    words = ("--gpus-per-node", "2", "train.py", "--per_device_train_batch_size", "8")
     for command in (("plan", "--json"), ("launch", "--dry-run", "--json")):
         result = here(*command, *words)
         assert 0 == result.code, result.stderr

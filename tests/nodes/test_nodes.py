@@ -120,8 +120,8 @@ def test_a_module_whose_parser_knows_no_local_rank_trains_on_two_nodes(
     (tmp_path / ".deepspeed_env").write_text("PMI_RANK=0\n", encoding="utf-8")
     where = ("--hostfile", cluster.hostfile(2, 2), "--accelerator", "cpu")
     what = ("--model", "1m", "--seq-len", "16", "--precision", "fp32", "--stage", "1", "--yes", how)
-    words = ("torchrun", "--nnodes", "2", "--nproc_per_node", "2", "-m", "pkg.train")
-    argv = (sys.executable, "-m", "zerowiz", "launch", *where, *what, *words, "--batch", "2")
+    words = ("-m", "pkg.train", "--batch", "2")
+    argv = (sys.executable, "-m", "zerowiz", "launch", *where, *what, *words)
     with cluster.start(argv, environ(cluster, {}), tmp_path) as job:
         assert 0 == job.status(within_s=240), job.text()
     told = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in range(4)]

@@ -95,7 +95,7 @@ CASES = (
     Case(
         "run_mlm",
         LANGUAGE,
-        "--stage 3 torchrun --nproc_per_node 2",
+        "--stage 3",
         "run_mlm.py --model_name_or_path bert --train_file text.txt --do_train --max_seq_length 64"
         " --max_steps 3 --per_device_train_batch_size 2 --output_dir out",
     ),

@@ -42,11 +42,13 @@ def test_the_signal_is_named_that_killed_a_rank(status: int, cause: Cause, expec
         ("train.py --local_rank=1", False),
     ],
 )
-def test_a_script_that_died_of_the_launchers_word_gets_the_way_without(
+def test_a_script_that_died_of_the_launchers_word_gets_the_way_to_take_it(
     line: str, expected: bool
 ) -> None:
     end = JobEnd(status=2, cause=Cause.FAILED, first=replace(FIRST, status=2, tail=(line,)))
-    assert expected is ("deepspeed --no_local_rank SCRIPT" in " ".join(said(end).split()))
+    assert expected is (
+        '`parser.add_argument("--local_rank", type=int)`' in " ".join(said(end).split())
+    )
 
 
 def test_the_rank_that_failed_first_has_the_last_word() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from zerowiz.app.ask import said_by_config
-from zerowiz.app.command import Command, read_as_said, said_after, understand_command
+from zerowiz.app.command import read_as_said, said_after
 from zerowiz.app.decide import Plan
 from zerowiz.app.machines.machine import means_cpu
 from zerowiz.app.options import (
@@ -26,10 +26,8 @@ from zerowiz.app.options import (
     kinds,
     lasting,
     of_one_run,
-    rows,
     with_plain,
 )
-from zerowiz.app.reporter import SILENT
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
 from zerowiz.core.launch.provenance import PlannedFile
@@ -57,7 +55,7 @@ def find_origins(plan: Plan, layers: Layers) -> dict[str, tuple[object, str]]:
             *_detected(plan),
             # What options say stands in the layers, with the line or the variable that says it.
             *(value for value in plan.resolved.values if value.origin is not Origin.OPTION),
-            *_besides(plan, layers),
+            *_besides(plan),
             *layers.values.values(),
         )
     )
@@ -102,8 +100,8 @@ def _detected(plan: Plan) -> Iterator[SettingValue]:
     yield SettingValue(name="global_batch", value=None, origin=Origin.DETECTED, source=follows)
 
 
-def _besides(plan: Plan, layers: Layers) -> Iterator[SettingValue]:
-    """What script, config, another launcher's words and the search decide besides the step."""
+def _besides(plan: Plan) -> Iterator[SettingValue]:
+    """What script, config and the search decide besides the step."""
 
     def said(name: str, origin: Origin, source: str) -> SettingValue:
         return SettingValue(name=name, value=None, origin=origin, source=source)
@@ -113,9 +111,6 @@ def _besides(plan: Plan, layers: Layers) -> Iterator[SettingValue]:
     config = plan.resolved.config
     if config.accumulation_steps is not None or config.train_batch_size is not None:
         yield said("global_batch", Origin.CONFIG, str(plan.options.config))
-    for name in lasting().values():
-        if getattr(layers.options, name) != getattr(plan.options, name):
-            yield said(name, Origin.OPTION, f"`{layers.script}` on the command line")
     if plan.search is not None and plan.search.choice is not None:
         for name in plan.resolved.freedom.values(plan.resolved.job.workload):
             yield said(name, Origin.CHOSEN, Origin.CHOSEN.value)
@@ -303,14 +298,13 @@ def with_file(typed: Layers, file: AnswersFile, use: FileUse) -> Layers:
         file: The answers file.
         use: What the command does with it.
     """
-    layers, command = typed, _understand(typed)
-    named = None if command is None else command.script
+    layers = typed
     if typed.script is None:
         layers = _with_script(typed, file, use)
-    elif file.script is not None and not _is_same(file, named, command):
-        note = f"`{file.name}` is for `{file.script}`, and sets nothing for `{named}`"
+    elif file.script is not None and not _is_same(file, typed.script, typed.options):
+        note = f"`{file.name}` is for `{file.script}`, and sets nothing for `{typed.script}`"
         return replace(layers, notes=(*layers.notes, note))
-    skipped = {*typed.values, *_said_otherwise(layers, command, is_typed=typed.script is not None)}
+    skipped = {*typed.values, *_said_otherwise(layers)}
     machine = file.values.get("machine")
     is_elsewhere = isinstance(machine, str) and not means_cpu(machine)
     if use.starts_here and is_elsewhere and "machine" not in skipped:
@@ -343,36 +337,19 @@ def _with_script(typed: Layers, file: AnswersFile, use: FileUse) -> Layers:
     )
 
 
-def _understand(typed: Layers) -> Command | None:
-    """The script that is typed, behind another launcher too; what is wrong is said later."""
-    try:
-        return understand_command(typed.script, typed.script_args, typed.options, SILENT)
-    except ZerowizError:
-        return None
-
-
-def _is_same(file: AnswersFile, named: str | None, command: Command | None) -> bool:
+def _is_same(file: AnswersFile, script: str, options: Options) -> bool:
     """Whether the file is for the script that is typed."""
-    if command is None or named is None or file.script is None:
-        return False
-    is_same_kind = file.is_module is command.options.module
-    return is_same_kind and posixpath.normpath(file.script) == posixpath.normpath(named)
+    is_same_kind = file.is_module is options.module
+    return is_same_kind and posixpath.normpath(file.script or "") == posixpath.normpath(script)
 
 
-def _said_otherwise(layers: Layers, command: Command | None, *, is_typed: bool) -> Collection[str]:
-    """The settings that another launcher, a word after the script, or a config says."""
-    names = set(said_by_config(layers.options))
-    script, words, options = layers.script, layers.script_args, layers.options
-    if is_typed:
-        if command is None:
-            return names
-        said = command.options
-        names |= {name for name in rows() if getattr(options, name) != getattr(said, name)}
-        script, words, options = command.script, command.script_args, command.options
-    if script is None or not words:
+def _said_otherwise(layers: Layers) -> Collection[str]:
+    """The settings that a word after the script, or a config says."""
+    names = said_by_config(layers.options)
+    if layers.script is None or not layers.script_args:
         return names
     try:
-        run = read_as_said(script, words, options)
+        run = read_as_said(layers.script, layers.script_args, layers.options)
     except ZerowizError:
         return names  # said where the script is read
     return names | said_after(run.settings)

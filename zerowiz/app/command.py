@@ -1,4 +1,4 @@
-"""Understand what is typed after `launch`: a script, or the command of another launcher."""
+"""Understand what is typed after `launch`, and read the script."""
 
 import os
 import re
@@ -9,21 +9,18 @@ from msgspec import Struct
 
 from zerowiz.app.ask import Ask, Person, answer, by_default_of, lacks_precision, open_questions
 from zerowiz.app.machines.machine import find_machine
-from zerowiz.app.options import Options, as_words, changed_by, with_plain
-from zerowiz.app.reporter import Reporter
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.model import check_model
 from zerowiz.app.resolve.resolved_job import config_file, lr_needed
 from zerowiz.app.resolve.workload import check_local_rank, check_words
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.launch.other_launchers import (
-    MODULES,
     PREFIXES,
     TRAINERS,
-    OtherCommand,
     is_launcher,
+    launch_instead,
     name_way,
-    read_command,
 )
 from zerowiz.core.script.bindings import State
 from zerowiz.core.script.config_delivery import deliver, with_config_via
@@ -36,118 +33,64 @@ from zerowiz.errors import AnswerNeededError, UsageError
 from zerowiz.probe.preflight.interpreter import find_module_file
 from zerowiz.probe.script.read_script import read_script
 
-# Understand what stands where the script is named: a script, a module, or another launcher.
+# Understand what stands where the script is named: a script, or a module.
 
 _SHELLS = frozenset({"bash", "sh"})
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What is to be launched, once another launcher's words are understood."""
+    """What is to be launched."""
 
     script: str | None
     """The script, or with `options.module` the module; None where none was named."""
     script_args: tuple[str, ...]
     options: Options
-    no_local_rank: bool = False
-    """Whether the words of DeepSpeed's own launcher said that the script takes no such word."""
 
 
 def understand_command(
-    script: str | None, script_args: tuple[str, ...], options: Options, reporter: Reporter
+    script: str | None, script_args: tuple[str, ...], options: Options
 ) -> Command:
-    """The script, its words and the options, where `torchrun ...` may stand before them.
+    """The script, its words and the options; `bash` may stand before a script.
 
     Args:
         script: The first word, if there is one.
         script_args: The words after it.
         options: What the person said before it.
-        reporter: Hears what stands for the other launcher's words.
 
     Raises:
-        UsageError: A word of the other launcher is not known, or contradicts an option; a module
-            is meant, and none is named; or it starts with words that belong before `zerowiz`.
+        UsageError: A module is meant, and none is named; or it starts with another launcher, or
+            with words that belong before `zerowiz`.
     """
-    if script is not None and not Path(script).is_file():
-        _refuse_program(script, script_args)
-    if script in _SHELLS and script_args and not Path(script).is_file():
-        # What reads the script says what to do about it.
-        script, *rest = script_args
-        script_args = tuple(rest)
-    plain = Command(script=script, script_args=script_args, options=options)
     if script is None and options.module:
         raise UsageError("`$module` needs a module", "pass its name: `zerowiz launch -m pkg.train`")
-    if script is None:
-        return plain
-    if options.module:
-        other = read_command(("python", "-m", script, *script_args)) if script in MODULES else None
-    elif Path(script).is_file() and "/" not in script:
-        # A file of that name is meant, as any other script is.
-        other = None
-    else:
-        other = read_command((script, *script_args))
-    if other is None:
-        return plain
-    # The module was the launcher; whether its target is one, its own words say.
-    settled = _with_settings(replace(options, module=False), other)
-    reporter.note(_describe(other, settled))
-    return Command(
-        script=other.target,
-        script_args=other.args,
-        options=settled,
-        no_local_rank=other.no_local_rank,
-    )
+    if script is not None and not Path(script).is_file():
+        _refuse_program(script, script_args)
+        if script in _SHELLS and script_args:
+            # What reads the script says what to do about it.
+            script, *rest = script_args
+            script_args = tuple(rest)
+    return Command(script=script, script_args=script_args, options=options)
 
 
 def _refuse_program(script: str, script_args: Sequence[str]) -> None:
     """Say what to do with a program: `CUDA=0` and `srun` start any other, `trl` its own ranks."""
+    words = (script, *script_args)
     if script in TRAINERS:
         raise UsageError(f"`{script}` starts ranks of its own", name_way(script, script_args))
+    if is_launcher(script):
+        raise UsageError(
+            f"`{script}` starts ranks of its own, and so does zerowiz",
+            f"start the script itself: `{launch_instead(words)}`",
+            "say in front of it what else is meant: `$gpus_per_node 8`, `$nodes 2`, `$config FILE`",
+        )
     if script not in PREFIXES and _VARIABLE.match(script) is None:
         return
-    words = (script, *script_args)
     ends = (at for at, word in enumerate(words) if word.endswith(".py") or is_launcher(word))
     before = shell.join(words[: next(ends, 1)])
     raise UsageError(
         f"`{script}` is not a script",
         f"put `{before}` before `zerowiz`",
-    )
-
-
-def _with_settings(options: Options, other: OtherCommand) -> Options:
-    """The options, and what the other launcher's words say.
-
-    Raises:
-        UsageError: Both say something, and it is not the same.
-    """
-    other_options = with_plain(Options(module=other.is_module), other.settings)
-    if options.gpus is not None and other_options.gpus_per_node == len(options.gpus.split(",")):
-        other_options = replace(other_options, gpus_per_node=None)
-    said = [(name, getattr(options, name), words) for name, words in other.said_by.items()]
-    if other_options.gpus_per_node is not None:
-        said.append(("gpus", options.gpus, other.said_by["gpus_per_node"]))
-    for name, ours, words in said:
-        if ours not in (getattr(Options(), name), getattr(other_options, name)):
-            raise UsageError(
-                f"`${name} {ours}` conflicts with `{words}`",
-                f"remove `${name} {ours}`, or `{words}`",
-            )
-    return changed_by(options, other_options)
-
-
-def _describe(other: OtherCommand, settled: Options) -> str:
-    """One line: what was replaced, and by what."""
-    names = {*other.settings, *(["module"] if other.is_module else [])}
-    kept = {name: getattr(settled, name) for name in names}
-    words = " ".join(as_words(replace(Options(), **kept)))
-    by = f" by `{words}`" if words else ""
-    lost = (
-        "; {lost} has no effect".format(lost=", ".join(f"`{flag}`" for flag in other.lost))
-        if other.lost
-        else ""
-    )
-    return (
-        f"`{' '.join(other.words)}` is replaced{by}: zerowiz starts the ranks with deepspeed{lost}"
     )
 
 

@@ -83,7 +83,7 @@ def find_preflight_findings(
         UsageError: The command line itself makes no sense.
     """
     check_accounting(options)
-    command = understand_command(script, script_args, options, reporter)
+    command = understand_command(script, script_args, options)
     options, refusals, plan = command.options, _Refusals(), None
     file = _find_script(command, reporter)
     run = None

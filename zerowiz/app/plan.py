@@ -45,7 +45,7 @@ def plan_job(
     if script is not None:
         from zerowiz.app.launch.start import note_refusal  # noqa: PLC0415 - most plans are for no script
 
-        run, options = _read(script, script_args, options, reporter)
+        run = _read(script, script_args, options)
         note_refusal(run, options, reporter)
     settings = settings_of(run)
     if settings.epochs is not None and question.leaves_epochs():
@@ -96,16 +96,13 @@ def _find_or_list(options: Options, reporter: Reporter) -> Machine | None:
         return None
 
 
-def _read(
-    script: str, script_args: Sequence[str], options: Options, reporter: Reporter
-) -> tuple[ScriptRun, Options]:
-    """The script with the words after it, and the options with what another launcher's say."""
+def _read(script: str, script_args: Sequence[str], options: Options) -> ScriptRun:
+    """The script with the words after it."""
     # Most plans are for no script.
     from zerowiz.app.command import read_as_said, understand_command  # noqa: PLC0415 - takes long to load
     from zerowiz.app.resolve.workload import check_words  # noqa: PLC0415 - as above
 
-    command = understand_command(script, tuple(script_args), options, reporter)
-    path = command.script or script
-    run = read_as_said(path, command.script_args, command.options)
+    command = understand_command(script, tuple(script_args), options)
+    run = read_as_said(command.script or script, command.script_args, options)
     check_words(run)
-    return run, command.options
+    return run

@@ -32,7 +32,6 @@ from zerowiz.app.wizard_plan import (
     with_start,
 )
 from zerowiz.app.wizard_state import Wizard, only_script
-from zerowiz.core import shell
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
     DELIVERY,
@@ -245,7 +244,7 @@ def plan_init(
         # Said now what a writing run would say.
         with losses_shown(shown=not options.quiet):
             refuse_loss(*planned.files, force=options.force)
-    return with_start(command, planned, reporter) if wanted.launch else planned
+    return with_start(planned, reporter) if wanted.launch else planned
 
 
 def _plan_config(
@@ -441,18 +440,11 @@ def _understand(
     check_accounting(options)
     if wanted.no_script:
         _refuse_script(script, wanted)
-    command = understand_command(script, script_args, options, reporter)
+    command = understand_command(script, script_args, options)
     file = find_program_file(command, reporter)
     if file is not None:
         _refuse_start(file, wanted)
         return with_program_file(command, file), replace(wanted, no_script=True, program_file=file)
-    if command.no_local_rank:
-        # It is an option of DeepSpeed's launcher, and none of zerowiz that a record could hold.
-        argv = ("zerowiz", "launch", "deepspeed", "--no_local_rank", str(command.script))
-        typed = shell.join(argv)
-        reporter.note(
-            _("`--no_local_rank` is not kept: launch by `{typed}`, with all its words", typed=typed)
-        )
     return command, wanted
 
 

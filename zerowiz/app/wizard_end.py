@@ -422,7 +422,7 @@ class Finish:
                         ]
                     )
                     return LastAnswer.RETRY
-                planned = with_start(self._command, planned, self._reporter)
+                planned = with_start(planned, self._reporter)
             except ZerowizError as error:
                 return self._refused(error, writes=False, planned=planned)
         try:

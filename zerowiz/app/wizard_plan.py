@@ -141,11 +141,10 @@ def plan_written(
     return planned
 
 
-def with_start(command: Command, planned: InitPlan, reporter: LaunchReporter) -> InitPlan:
+def with_start(planned: InitPlan, reporter: LaunchReporter) -> InitPlan:
     """The plan with the start of its job, once it is seen that nothing ends it.
 
     Args:
-        command: What was typed.
         planned: What is written.
         reporter: Hears what may go wrong.
 
@@ -167,7 +166,7 @@ def with_start(command: Command, planned: InitPlan, reporter: LaunchReporter) ->
             _("remove `--launch` to write the files, and run the command that it prints there"),
         )
     check_node(plan.options, machine, find_node(plan.options))
-    run = make_run(command, plan.options, machine, how)
+    run = make_run(plan.options, machine, how)
     start = start_planned(plan, script, run, reporter)
     return replace(planned, start=start)
 

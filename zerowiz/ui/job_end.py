@@ -78,9 +78,8 @@ def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> Non
     stream.writelines(f"  | {plain_log(line)}\n" for line in lines)
     if any(map(_REFUSES_LOCAL_RANK.search, lines)):
         hint = _(
-            "hint: the script takes no `{local_rank_flag}`, which DeepSpeed's launcher "
-            "passes; `zerowiz launch ... deepspeed --no_local_rank SCRIPT ...` starts "
-            "it without",
+            "hint: the script takes no `{local_rank_flag}`, which DeepSpeed's launcher passes: let "
+            'it take that, as by `parser.add_argument("{local_rank_flag}", type=int)`',
             local_rank_flag=LOCAL_RANK_FLAG,
         )
         say(stream, hint, hang=len(_("hint: ")))

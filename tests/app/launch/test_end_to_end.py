@@ -467,12 +467,11 @@ def test_a_parser_without_local_rank_trains_and_each_rank_is_itself(
     [pytest.param(True, marks=pytest.mark.thorough), False],
     ids=["supervised", "alone"],
 )
-def test_a_module_behind_another_launcher_trains(supervised: bool, tmp_path: Path) -> None:
+def test_a_module_trains(supervised: bool, tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_bytes(SCRIPT.read_bytes())
     watch = "--supervise" if supervised else "--no-supervise"
-    torchrun = ("torchrun", "--nproc_per_node", "2", "--standalone", "-m")
-    ranks = told(tmp_path, watch, *torchrun, "pkg.train", "--batch", "4")
+    ranks = told(tmp_path, watch, "--gpus-per-node", "2", "-m", "pkg.train", "--batch", "4")
     assert [(0, 2, "pkg.train"), (1, 2, "pkg.train")] == [
         (rank["rank"], rank["ranks"], rank["name"]) for rank in ranks
     ]

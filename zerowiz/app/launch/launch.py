@@ -10,7 +10,6 @@ from zerowiz.app.ask import Person, confirms
 from zerowiz.app.choose_remedy import decide_with
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
-    Command,
     answer_for,
     asker,
     find_script,
@@ -91,7 +90,7 @@ def prepare_launch(
         ZerowizError: There is no such script or machine, or the options contradict them.
     """
     check_accounting(options)
-    command = understand_command(script, script_args, options, reporter)
+    command = understand_command(script, script_args, options)
     script, options = find_script(command), command.options
     if script is None:
         raise PreflightError(
@@ -115,7 +114,7 @@ def prepare_launch(
     options = with_node(options, node)
     machine = find_machine(options, os.environ, reporter=reporter)
     check_node(options, machine, node)
-    run = make_run(command, options, machine, how, has_node=node is not None)
+    run = make_run(options, machine, how, has_node=node is not None)
     return Launch(
         options=options,
         script=run_script,
@@ -125,13 +124,10 @@ def prepare_launch(
     )
 
 
-def make_run(
-    command: Command, options: Options, machine: Machine, how: RunOptions, *, has_node: bool = False
-) -> Run:
+def make_run(options: Options, machine: Machine, how: RunOptions, *, has_node: bool = False) -> Run:
     """What all attempts of a launch share.
 
     Args:
-        command: What was typed.
         options: What was said, answers included.
         machine: What the job runs on.
         how: It is run.
@@ -142,7 +138,6 @@ def make_run(
         supervised=has_node or _is_supervised(how, machine),
         grace_seconds=how.grace_seconds,
         max_attempts=how.max_attempts,
-        no_local_rank=command.no_local_rank,
         is_seen=_is_seen(options, has_node=has_node),
         is_verbose=how.verbose,
         hostfile=options.hostfile,

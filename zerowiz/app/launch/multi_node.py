@@ -464,7 +464,7 @@ def _launch_spec(start: Start) -> LaunchSpec:
     copy = () if delivery.copy is None else (delivery.copy.path,)
     paths = (config_file(start.plan.options, start.strategy), *copy)
     return LaunchSpec(
-        entry=entry_point(start.script.facts, delivery.script_args, start.run),
+        entry=entry_point(start.script.facts, delivery.script_args),
         script_args=delivery.script_args,
         env=delivery.env,
         sha256_by_path={

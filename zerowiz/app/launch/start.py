@@ -118,8 +118,6 @@ class Run(Struct, frozen=True, kw_only=True):
     """For ranks to save and end after they were asked to."""
     max_attempts: int = 1
     """How often it is started at most: with less memory, after it ran out of it."""
-    no_local_rank: bool = False
-    """Whether the person said that the script takes no `--local_rank`."""
     is_seen: bool = False
     """Whether a person looks on at this terminal."""
     is_verbose: bool = False
@@ -205,7 +203,7 @@ def plan_launch(
         # Of a rank that was killed it alone speaks where nobody supervises.
         level = "critical" if run.supervised else "error"
         command = replace(command, options=("--log_level", level, *command.options))
-    entry = entry_point(script.facts, delivery.script_args, run)
+    entry = entry_point(script.facts, delivery.script_args)
     files = plan_files(plan, strategy, script.facts.target, script.words)
     if delivery.copy is not None:
         files = (*files, plan_copy(delivery.copy))
@@ -214,18 +212,17 @@ def plan_launch(
     )
 
 
-def entry_point(facts: ScriptFacts, script_args: tuple[str, ...], run: Run) -> EntryPoint:
+def entry_point(facts: ScriptFacts, script_args: tuple[str, ...]) -> EntryPoint:
     """What each rank runs, and whether it bears the word that DeepSpeed's launcher adds.
 
     Args:
         facts: What the script shows.
         script_args: All words after it.
-        run: The launch.
     """
     return EntryPoint(
         target=facts.target,
         is_module=facts.module is not None,
-        takes_local_rank=not (run.no_local_rank or facts.parser.refuses_local_rank(script_args)),
+        takes_local_rank=not facts.parser.refuses_local_rank(script_args),
     )
 
 

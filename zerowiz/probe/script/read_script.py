@@ -229,7 +229,7 @@ def _refuse_shell_script(text: str, path: Path) -> None:
 
         way = (
             "write `zerowiz launch` in front of the command in it that starts the training, such as"
-            f" `zerowiz launch torchrun ... train.py`, then run `bash {shell.quote(path)}`"
+            f" `zerowiz launch train.py`, then run `bash {shell.quote(path)}`"
         )
         if (found := find_trainer(text)) is not None:
             program, *words = found
