@@ -614,6 +614,18 @@ def test_what_is_said_of_a_script_and_of_a_file(here: Run, folder: Path, name: s
     assert [] == [line for line in unsaid if line in shown], shown
 
 
+def test_a_plan_for_this_machine_names_a_bad_release_that_is_installed(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(PLAIN, encoding="utf-8")
+    (folder / "env" / "deepspeed-0.18.2.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(folder / "env")
+    step = ("--micro-batch", "1", "--precision", "bf16", "train.py")
+    assert "note: deepspeed 0.18.2 is installed" in here("plan", *CPU, "--stage", "2", *step).stderr
+    assert "0.18.2" not in here("plan", *CPU, "--stage", "1", *step).stderr
+    assert "0.18.2" not in here("plan", *A100, "--model", "10m", "--stage", "2", *step).stderr
+
+
 @pytest.mark.parametrize(
     ("where", "model", "code"), [("2xA100-40GB-SXM", "1b", 0), ("1xRTX-4090", "30b", 4)]
 )

@@ -23,7 +23,7 @@ from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.workload import SETTINGS, setting_kinds
 from zerowiz.errors import ExitCode
-from zerowiz.probe.package_data import read_ds_schema
+from zerowiz.probe.package_data import read_bad_releases, read_ds_schema
 from zerowiz.ui import check as show_check
 
 
@@ -105,6 +105,20 @@ def rule_table(rules: Iterable[Rule], words: Callable[[Rule], str], heading: str
         f"| [{r.code}](#{r.code.lower()}) | `{r.name}` | {r.severity} | {words(r)} |\n"
         for r in rules
     )
+
+
+def bad_releases() -> str:
+    """Each row of the table, with who says so."""
+    rows = (
+        (
+            f"{row.library} {row.since} until {row.until}".replace("0.0.0 until", "before"),
+            row.severity.value,
+            f"{row.harm} {sources(row.sources)}",
+            row.instead,
+        )
+        for row in read_bad_releases()
+    )
+    return table(("release", "severity", "what happens", "without another release"), rows)
 
 
 def section(rule: Rule, *parts: str) -> str:

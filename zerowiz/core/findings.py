@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.workload import Precision
 from zerowiz.errors import BY_DOCTOR, LineEdit, page_of
 
 
@@ -126,6 +125,8 @@ def dotted(version: Sequence[int]) -> str:
 
 # Name the releases of libraries with which a job trains wrongly, or loses its weights.
 
+# A step of more micro-batches meets the same rows.
+MOST_MICRO_BATCHES = 3
 # Of an incomplete version such as 0.18 it is not known which release it is.
 _RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 
@@ -137,25 +138,34 @@ class BadRelease(Struct, frozen=True, kw_only=True):
     since: str
     until: str
     """The first release without the fault."""
-    stages: tuple[int, ...]
+    when: Mapping[str, tuple[bool | int | str, ...]]
+    """The jobs that it harms: of each condition, the values that meet it."""
     harm: str
     """What it does to a job: `ZeRO-2 computes wrong gradients`."""
     severity: Severity
     """An error where a job of this kind surely meets it."""
     upgrade: str
     """The release to install."""
+    instead: str = "choose another stage"
+    """What to do without another release."""
     sources: tuple[str, ...]
-    precision: Precision | None = None
-    """The only precision that it happens with; None for any."""
-    adapters: bool = False
-    """Whether it happens only where the Trainer saves adapters, and nothing gathers weights."""
-    sequence_parallel: bool = False
-    """Whether it happens only where GPUs share sequences."""
 
     def affects(self, library: str, version: str | None) -> bool:
         """Whether it happens with this release of a library."""
         release, since, until = map(parse_release, (version, self.since, self.until))
         return library == self.library and since <= release < until
+
+    def severity_for(self, job: Mapping[str, object]) -> Severity | None:
+        """How much it matters to a job; None for a job that it does not harm.
+
+        Args:
+            job: The values of conditions; where one is None or missing, nobody can see whether the
+                job meets it, and the row is only good to know.
+        """
+        seen = {name: job.get(name) for name in self.when}
+        if any(value not in (None, *self.when[name]) for name, value in seen.items()):
+            return None
+        return Severity.INFO if None in seen.values() else self.severity
 
     @property
     def words(self) -> str:

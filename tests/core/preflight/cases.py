@@ -180,24 +180,21 @@ def installed(
 
 
 def bad_release(
-    version: str,
     strategy: StrategyRow,
-    library: str = "deepspeed",
     *,
     workload: Workload | None = None,
     uses_peft: bool = False,
     gathers: bool | str = False,
+    **versions: str,
 ) -> PreflightInput:
-    """A job of the Trainer with this release, and what is known against releases."""
+    """A job of the Trainer with these releases, and what is known against releases."""
     zero = {"stage": strategy.stage, "stage3_gather_16bit_weights_on_model_save": gathers}
     planned = replace(
         plan(H200, strategy, workload=workload, integration=Integration.HF),
         uses_peft=uses_peft,
         config={"zero_optimization": zero},
     )
-    facts = PreflightFacts(
-        installed=install(**{library: version}), bad_releases=read_bad_releases()
-    )
+    facts = PreflightFacts(installed=install(**versions), bad_releases=read_bad_releases())
     return given(facts, planned)
 
 
@@ -516,7 +513,11 @@ CASES = (
     case("shadowed", script(shadowing=("torch.py",)), script()),
     case("package-missing", installed(lacks="torch"), installed(lacks="peft")),
     case("old-deepspeed", installed(deepspeed="0.19.7"), installed(deepspeed="0.19.8")),
-    case("bad-release", bad_release("0.18.2", ZERO2), bad_release("0.18.2", ZERO1)),
+    case(
+        "bad-release",
+        bad_release(ZERO2, deepspeed="0.18.2"),
+        bad_release(ZERO1, deepspeed="0.18.2"),
+    ),
     case("other-environment", started_by(own=False), started_by(own=True)),
     case(
         "no-interpreter", started_by(failure="does not exist"), started_by(failure=None, own=True)

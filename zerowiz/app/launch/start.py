@@ -49,8 +49,9 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import shares_with_sleeping_vllm, without_expansion
 from zerowiz.core.preflight import script as script_checks
 from zerowiz.core.preflight.builds import WAITS
+from zerowiz.core.preflight.environment import check_releases
 from zerowiz.core.preflight.examine import examine
-from zerowiz.core.preflight.facts import PlannedJob, PreflightInput, list_ops
+from zerowiz.core.preflight.facts import Installed, PlannedJob, PreflightInput, list_ops
 from zerowiz.core.script.config_delivery import (
     Delivery,
     add_settled,
@@ -67,6 +68,7 @@ from zerowiz.emit.job import Watch, watched_env
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.nodes import find_master_address, read_env_lines, read_hostfile
+from zerowiz.probe.package_data import read_bad_releases, read_version
 from zerowiz.probe.preflight.interpreter import check_pdsh, find_programs
 from zerowiz.probe.preflight.read_facts import read_facts, try_core_binding
 from zerowiz.translation import _
@@ -503,9 +505,13 @@ def note_script(plan: Plan, script: ScriptRun, reporter: Reporter) -> None:
         except ZerowizError as error:
             _note_refused(error, reporter)
         planned = plan_of(plan, script, plan.strategy)
-        note_findings(
-            (*script_checks.check_script(PreflightInput(planned=planned)),), reporter, force=True
-        )
+        findings = [*script_checks.check_script(PreflightInput(planned=planned))]
+        if is_here(plan.resolved.job.machine):
+            rows = read_bad_releases()
+            here = {row.library: read_version(row.library) for row in rows}
+            installed = Installed(program=sys.executable, own=True, modules=here)
+            findings += check_releases(installed, planned, rows)
+        note_findings(findings, reporter, force=True)
 
 
 def plan_of(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
 from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
 from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work
-from zerowiz.core.findings import Finding, Rule, Severity
+from zerowiz.core.findings import MOST_MICRO_BATCHES, Finding, Rule, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.workload import SWITCHED, Integration, Precision
@@ -327,22 +327,39 @@ BAD_RELEASE = Rule(
     code="ZW605",
     name="bad-release",
     severity=Severity.ERROR,
-    why="the job trains wrongly, and ends without an error",
+    why="the job trains wrongly, loses its weights, or ends where another release would not",
 )
 
 
 def check_release(config: Config) -> Iterator[Finding]:
     """What is known against this version."""
-    entry = config.last.get(f"{ZERO}.stage") or config.last.get(ZERO)
+    entry = config.last.get(f"{ZERO}.stage") or config.last.get(ZERO) or config.root
+    job = _kind_of_job(config) if config.context.bad_releases else {}
     for row in config.context.bad_releases:
-        is_other = row.precision is Precision.BF16 and config.truth("bf16.enabled") is False
-        if entry is not None and config.stage in row.stages and not is_other:
+        severity = row.severity_for(job)
+        if severity is not None:
             yield entry.found(
                 BAD_RELEASE,
                 f"DeepSpeed from {row.since} until {row.until}: {row.words}",
-                f"install DeepSpeed {row.upgrade}, or write another stage",
-                severity=row.severity,
+                f"install DeepSpeed {row.upgrade}, or {row.instead}",
+                severity=severity,
             )
+
+
+def _kind_of_job(config: Config) -> Mapping[str, object]:
+    """What a config says of the conditions of bad releases."""
+    halves = {half.value: config.truth(f"{half}.enabled") for half in SWITCHED}
+    unknown = None if None in halves.values() else Precision.FP32.value
+    steps, integration = config.number(BATCH_KEYS[2]), config.context.integration
+    return {
+        "stage": config.stage,
+        "precision": next((half for half, enabled in halves.items() if enabled), unknown),
+        "offload": config.offloads,
+        "micro_batches": None if steps is None else min(steps, MOST_MICRO_BATCHES),
+        "hpz": _has_groups(config),
+        "fp32_accumulation": config.get("data_types.grad_accum_dtype") == "fp32",
+        "integration": None if integration is None else integration.value,
+    }
 
 
 # Find values that the script contradicts.

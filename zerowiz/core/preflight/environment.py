@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.schema import truth_of
 from zerowiz.core.findings import (
+    MOST_MICRO_BATCHES,
     BadRelease,
     Finding,
     Rule,
@@ -23,8 +24,8 @@ from zerowiz.core.preflight.facts import (
     SavedStates,
     Script,
 )
-from zerowiz.core.strategy_types import ZeroKey
-from zerowiz.core.workload import Integration
+from zerowiz.core.strategy_types import Offload, ZeroKey
+from zerowiz.core.workload import Integration, Method
 
 # The oldest release that configs are written for (pyproject.toml, extra `train`).
 _DEEPSPEED = (0, 19, 8)
@@ -140,42 +141,57 @@ BAD_RELEASE = Rule(
     code="PF206",
     name="bad-release",
     severity=Severity.ERROR,
-    why="the job trains wrongly or loses its weights, and ends without an error",
-    when="a release of DeepSpeed or transformers that is known to harm such a job",
+    why="the job trains wrongly, loses its weights, or ends where another release would not",
+    when="a release of DeepSpeed, transformers, accelerate or trl that is known to harm such a job",
 )
+# What the rows with `torch` call 2.10.
+_NEW_TORCH = (2, 10)
 
 
-def _bad_releases(
+def check_releases(
     installed: Installed, planned: PlannedJob, rows: Sequence[BadRelease]
 ) -> Iterator[Finding]:
+    """What is known against the releases that a job would run with."""
+    job = _kind_of_job(installed, planned)
     for row in rows:
         version = installed.version(row.library)
-        if row.affects(row.library, version) and _meets(planned, row):
-            gather = f'write `"{ZeroKey.GATHER_ON_SAVE}": true` in the config'
+        severity = row.severity_for(job) if row.affects(row.library, version) else None
+        if severity is not None:
             yield found(
                 BAD_RELEASE,
                 f"{row.library} {version} is installed: {row.words}",
                 f'{_pip(installed)} install "{row.library}>={row.upgrade}"',
-                gather if row.adapters else "choose another stage with `$stage`",
-                severity=row.severity,
+                row.instead,
+                severity=severity,
             )
 
 
-def _meets(planned: PlannedJob, row: BadRelease) -> bool:
-    """Whether the job is of the kind that a release harms."""
-    step = planned.job.workload
-    if planned.strategy.stage not in row.stages or row.precision not in {None, step.precision}:
-        return False
-    shares = step.sequence_parallel > 1 or not row.sequence_parallel
-    return shares and (not row.adapters or _saves_empty(planned))
-
-
-def _saves_empty(planned: PlannedJob) -> bool:
-    """Whether the Trainer saves adapters of which each rank has a part."""
-    zero = (planned.config or {}).get("zero_optimization")
-    gathers = zero.get(ZeroKey.GATHER_ON_SAVE, False) if isinstance(zero, Mapping) else False
-    by_trainer = planned.uses_peft and planned.integration is Integration.HF
-    return by_trainer and truth_of(gathers) is False
+def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, object]:
+    """What a job says of the conditions of bad releases."""
+    step, strategy, integration = planned.job.workload, planned.strategy, planned.integration
+    config = planned.config or {}
+    zero, types = (
+        section if isinstance(section := config.get(name), Mapping) else {}
+        for name in ("zero_optimization", "data_types")
+    )
+    torch = parse_release(installed.version("torch"))
+    by_trainer = planned.uses_peft and integration is Integration.HF
+    return {
+        "stage": strategy.stage,
+        "precision": step.precision.value,
+        "offload": strategy.offload is not Offload.NONE,
+        "micro_batches": min(step.accumulation_steps, MOST_MICRO_BATCHES),
+        "hpz": zero.get(ZeroKey.HPZ_PARTITION_SIZE, 1) != 1,
+        "fp32_accumulation": types.get("grad_accum_dtype") == "fp32",
+        "integration": None if integration is None else integration.value,
+        "trainer": step.trainer.value,
+        "loss": step.loss.value,
+        "lora": step.method is not Method.FULL,
+        "checkpointing": step.gradient_checkpointing,
+        "sequence_parallel": step.sequence_parallel > 1,
+        "empty_adapter": by_trainer and truth_of(zero.get(ZeroKey.GATHER_ON_SAVE, False)) is False,
+        "torch": None if not torch else "2.10" if torch >= _NEW_TORCH else "older",
+    }
 
 
 # No package has it.
@@ -270,7 +286,7 @@ def check_environment(inputs: PreflightInput) -> Iterator[Finding]:
     yield from _packages(installed, planned)
     yield from _age(installed)
     if planned is not None:
-        yield from _bad_releases(installed, planned, facts.bad_releases)
+        yield from check_releases(installed, planned, facts.bad_releases)
     if facts.script is not None:
         yield from _imports(facts.script, installed)
 

@@ -31,7 +31,7 @@ from zerowiz.probe.preflight.interpreter import read_installed
 from zerowiz.probe.script.engine_config import read_script_text
 
 _LIBRARIES = (
-    *("torch", "deepspeed", "transformers", "accelerate", "peft", "bitsandbytes"),
+    *("torch", "deepspeed", "transformers", "accelerate", "trl", "peft", "bitsandbytes"),
     "setuptools",
 )
 # Linux, capabilities(7), CAP_IPC_LOCK: the process may lock any amount of memory.
