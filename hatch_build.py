@@ -1,5 +1,6 @@
-"""Compile the catalogs of `zerowiz/data/locale`: gettext reads the binary form."""
+"""Compile the catalogs of `zerowiz/data/locale`, which gettext reads, and the man page."""
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,10 +19,27 @@ def compile_catalog(path: Path) -> None:
         write_mo(file, catalog)
 
 
-class CompileCatalogs(BuildHookInterface):
+def write_man_page(help_pages: str) -> str:
+    """The man page, of the page that has every command's `--help`."""
+    about = "from a training script, a model and GPUs to a running DeepSpeed job"
+    lines = ['.TH ZEROWIZ 1 "" zerowiz', ".SH NAME", rf"zerowiz \- {about}", ".SH SYNOPSIS"]
+    lines += ["zerowiz COMMAND [OPTIONS] [SCRIPT] [ARGS]..."]
+    shape = r"(?:^## (\S+)\n\n)?^```text\n(.*?)^```"
+    parts = re.findall(shape, help_pages, re.MULTILINE | re.DOTALL)
+    for name, text in parts:
+        verbatim = text.rstrip().replace("\\", r"\e").replace("-", r"\-")
+        # A line that begins with a dot or a quote is a request of roff.
+        verbatim = re.sub(r"^([.'])", r"\\&\1", verbatim, flags=re.MULTILINE)
+        lines += [f".SH {name.upper() or 'COMMANDS'}", ".nf", verbatim, ".fi"]
+    return "\n".join([*lines, ""])
+
+
+class BuiltFiles(BuildHookInterface):
     """Run by `pip install`, `pip install -e` and a build of the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, object]) -> None:  # noqa: ARG002 - hatchling hands them over
-        """Compile all of them."""
+        """Compile the catalogs, and write the man page."""
+        pages = Path(self.root, "docs", "reference", "commands.md").read_text(encoding="utf-8")
+        Path(self.root, "docs", "zerowiz.1").write_text(write_man_page(pages), encoding="utf-8")
         for path in sorted(Path(self.root, "zerowiz", "data", "locale").rglob("*.po")):
             compile_catalog(path)

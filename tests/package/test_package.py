@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -131,7 +132,20 @@ def test_the_wheel_carries_templates_and_tables_and_no_tests(wheel: Path) -> Non
     }
     assert {"zerowiz/data/locale/ja/LC_MESSAGES/zerowiz.mo"} < shipped
     assert set() == (shipped | {"zerowiz/py.typed", "zerowiz/data/errors.md"}) - names
-    assert {"zerowiz"} == {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    outside = {name for name in names if not re.match(r"zerowiz(-[^/]+\.dist-info)?/", name)}
+    version = next(name for name in names if ".dist-info/" in name).split(".dist-info/")[0]
+    assert {f"{version}.data/data/share/man/man1/zerowiz.1"} == outside
+
+
+@pytest.mark.package
+def test_the_man_page_has_the_help_of_every_command(wheel: Path) -> None:
+    package = zipfile.ZipFile(wheel)
+    (page,) = (name for name in package.namelist() if name.endswith("zerowiz.1"))
+    text = package.read(page).decode()
+    # What else begins with a dot or a quote would be lost.
+    assert not re.findall(r"^[.'](?!(?:TH|SH|nf|fi)\b).*", text, re.MULTILINE)
+    assert [".SH LAUNCH"] == re.findall(r"^.SH LAUNCH$", text, re.MULTILINE)
+    assert r"  zerowiz launch \-\-dry\-run train.py" in text
 
 
 @pytest.mark.package
