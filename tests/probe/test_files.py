@@ -92,11 +92,17 @@ def test_a_script_with_too_many_levels_is_an_error(expression: str, tmp_path: Pa
         read_script(path)
 
 
-def test_a_number_of_too_many_digits_in_a_script_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "where"),
+    [("0x" + "f" * 5_000, "it"), ("9" * 5_000, "line 2"), ("-" + "9_" * 5_000 + "9", "line 2")],
+)
+def test_a_number_of_too_many_digits_in_a_script_is_an_error(
+    number: str, where: str, tmp_path: Path
+) -> None:
     path = tmp_path / "long.py"
-    arguments = f"TrainingArguments(per_device_train_batch_size=0x{'f' * 5_000})"
+    arguments = f"TrainingArguments(per_device_train_batch_size={number})"
     path.write_text(f"from transformers import TrainingArguments\n{arguments}\n")
-    with pytest.raises(ZerowizError, match="a number in it has too many digits"):
+    with pytest.raises(ZerowizError, match=f"a number in {where} has too many digits"):
         read_script(path)
 
 

@@ -3,6 +3,7 @@
 import gc
 import io
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -183,6 +184,11 @@ def _run() -> int:
     except typer.Abort as ended:
         # What it makes of an EOFError; where zerowiz asks, the end of the input is heard there.
         raise EOFError from ended
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            # What it makes of one is status 1.
+            raise ended.__context__ from None
+        raise
     except KeyboardInterrupt:
         _show_error("interrupted", ())
         return ExitCode.INTERRUPTED
@@ -223,8 +229,12 @@ def _drop_unread_errors() -> None:
 
 def main() -> None:
     """Run the command line; nothing of the user's world ends in a traceback."""
+    is_closed = sys.stdout is None
     _repair_streams()
     try:
+        if is_closed:
+            hint = "write to a file, or drop what is written: `> /dev/null`"
+            _fail(ZerowizError("stdout is closed", hint))
         _run_to_the_end()
     finally:
         _drop_unread_errors()
@@ -235,9 +245,9 @@ def _run_to_the_end() -> NoReturn:
     try:
         code = _run()
     except BrokenPipeError:
-        # The reader has what it wanted.
+        # The reader has what it wanted: as of any other tool, the status is that of the signal.
         _close_output()
-        code = ExitCode.FAILED
+        code = 128 + signal.SIGPIPE
     except OSError as error:
         without_name = "the current folder" if error.errno == ENOENT else "the output"
         failure = from_system(error, without_name)

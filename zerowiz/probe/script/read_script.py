@@ -67,12 +67,14 @@ def parse_script(
             f"{path_name} cannot be read: an expression in it has too many levels",
             _WANTED,
         ) from None
-    except ValueError as error:
-        # Python writes no more digits than sys.get_int_max_str_digits().
+    except (SyntaxError, ValueError) as error:
+        # Python reads and writes no more digits than sys.get_int_max_str_digits().
         if "digits" not in str(error):
             raise
+        line = f"line {error.lineno}" if isinstance(error, SyntaxError) else "it"
         raise ZerowizError(
-            f"{path_name} cannot be read: a number in it has too many digits", _WANTED
+            f"{path_name} cannot be read: a number in {line} has too many digits",
+            "write the number that you mean",
         ) from None
 
 
@@ -134,6 +136,8 @@ def _parse(text: str, path_name: str) -> ast.Module:
     except (SyntaxError, ValueError) as error:
         line = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        if "digits" in reason:
+            raise
         raise ZerowizError(
             f"{path_name}{line} is not Python: {reason}",
             _WANTED,
