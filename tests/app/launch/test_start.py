@@ -191,7 +191,7 @@ def test_each_way_is_taken(
         (HIDDEN, "`--integration hf` if a Trainer"),
         (TRAINER, "`--config-via env`"),
         (DYNAMIC, "`--config-via flag:deepspeed`"),
-        (BUILT, "remove `config=` in train.py line 5"),
+        (BUILT, "pass `args=args` and no `config=` in train.py line 5"),
     ],
 )
 def test_a_refusal_says_the_way_out(here: Run, folder: Path, text: str, hint: str) -> None:

@@ -590,6 +590,16 @@ args = p.parse_args()
             Convention.CONFIG_DICT,
             Obstacle.BUILT_LIGHTNING,
         ),
+        (
+            # Of aqlaboratory/openfold.
+            (
+                "if args.ds:\n    how = DeepSpeedStrategy(config=args.ds)\nelse:\n    how = make()\n"
+                "given = {}\ngiven.update({'strategy': how})\nL.Trainer(**given)"
+            ),
+            Convention.OWN_FLAG,
+            None,
+        ),
+        ("Trainer.from_argparse_args(args)", Convention.LIGHTNING, None),
         ("L.Trainer(strategy='ddp')", Convention.UNKNOWN, Obstacle.NO_STRATEGY),
         ("L.Trainer()", Convention.UNKNOWN, Obstacle.NO_STRATEGY),
     ],
@@ -601,6 +611,47 @@ def test_a_trainer_of_lightning_takes_its_config_by_its_strategy(
     assert (expected, obstacle) == (facts.convention, facts.obstacle)
     assert Integration.LIGHTNING is facts.integration
     assert facts.passes_optimizer
+
+
+# Of baaivision/EVA, lucidrains/DALLE-pytorch and OpenLMLab/LOMO.
+@pytest.mark.parametrize(
+    ("lines", "expected", "obstacle"),
+    [
+        (
+            (
+                "p = deepspeed.add_config_arguments(p)\nargs = p.parse_args()\n"
+                "args.deepspeed_config = write(args)\nstart = deepspeed.initialize\n"
+                "start(args=args, model=m, model_parameters=m.parameters())"
+            ),
+            Convention.CONFIG_DICT,
+            Obstacle.BUILT,
+        ),
+        (
+            "Backend().library.initialize(model=m, model_parameters=w, config={'a': 1})",
+            Convention.CONFIG_DICT,
+            Obstacle.BUILT,
+        ),
+        (
+            (
+                "class MyTrainer:\n    def __init__(self, args):\n"
+                "        self.engine = deepspeed.initialize(model=m, config=args.deepspeed)\n"
+                "args, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+                "MyTrainer(args)"
+            ),
+            Convention.OWN_FLAG,
+            None,
+        ),
+    ],
+)
+def test_an_engine_is_known_by_what_it_gets(
+    lines: str, expected: Convention, obstacle: Obstacle | None
+) -> None:
+    head = (
+        "import argparse, deepspeed\nfrom transformers import HfArgumentParser, TrainingArguments\n"
+        "p = argparse.ArgumentParser()\n"
+    )
+    facts = parse_script(f"{head}{lines}\n", "train.py")
+    assert (expected, obstacle) == (facts.convention, facts.obstacle)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("DDP", Obstacle.NO_STRATEGY), ("DeepSpeed", None)])

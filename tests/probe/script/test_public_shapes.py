@@ -514,6 +514,11 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, tuple[str, ...], object]]
             ("model.gradient_checkpointing = args.adafactor", ("--adafactor",), True),
             ("model.gradient_checkpointing = args.adafactor", (), False),
             ("config.gradient_checkpointing = True", (), None),
+            (
+                "c = AutoConfig.from_pretrained(x)\nc.gradient_checkpointing = args.adafactor",
+                ("--adafactor",),
+                True,
+            ),
             ("model.vision_model.gradient_checkpointing = True", (), None),
             ("wrapper.model.gradient_checkpointing = True", (), True),
         ],

@@ -109,7 +109,7 @@ def kinds(head: str, lines: str) -> list[StageKind]:
         (
             PREPARED.replace("net, opt, loader = acc.prepare(net, opt, loader)\n", ""),
             "net = acc.prepare(net)\nopt, loader = acc.prepare(opt, loader)",
-            StageKind.NO_OPTIMIZER,
+            StageKind.NO_MODEL,
         ),
         (TRAINED, "again = Trainer(model=net, args=args)", StageKind.SECOND_TRAINER),
         (HF, "reference = create_reference_model(net)", StageKind.COPIES_MODEL),

@@ -59,7 +59,7 @@ STAGE_REFUSED = Rule(
         "`engine.no_sync()` at stages 2 and 3; `trainer.evaluate()` before `trainer.train()` below "
         "stage 3; `auto_find_batch_size` at stage 3; `save_only_model` with "
         "`load_best_model_at_end`; `accelerator.clip_grad_value_(...)`, two models in one "
-        "`accelerator.prepare(...)`, or one without its optimizer; two Trainers with one "
+        "`accelerator.prepare(...)`, or an optimizer without its model; two Trainers with one "
         "`TrainingArguments`. A warning if some runs may not come there"
     ),
 )
@@ -135,10 +135,10 @@ STAGE_ROWS: Mapping[StageKind, StageRow] = {
             "put them into one `torch.nn.Module`, or prepare each with its own `DeepSpeedPlugin`",
         ),
     ),
-    StageKind.NO_OPTIMIZER: StageRow(
+    StageKind.NO_MODEL: StageRow(
         rule=STAGE_REFUSED,
         stages=_EVERY,
-        effect="prepares the model without its optimizer, which DeepSpeed refuses",
+        effect="prepares the optimizer without its model, which DeepSpeed refuses",
         fixes=(
             "use one call: `model, optimizer, ... = accelerator.prepare(model, optimizer, ...)`",
         ),

@@ -170,8 +170,8 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     Obstacle.BUILT: (
         "`deepspeed.initialize` in line {line} takes a config that the script builds itself",
         (
-            "remove `config=` in {path} line {line} and pass `args=args` there, from a "
-            "parser with `deepspeed.add_config_arguments(parser)`"
+            "pass `args=args` and no `config=` in {path} line {line}, from a parser with "
+            "`deepspeed.add_config_arguments(parser)`, and do not set `args.deepspeed_config`"
         ),
         _KEEP,
     ),

@@ -267,9 +267,8 @@ _HIDDEN_NAME = re.compile(r"(?<!Data)Training(Arguments|Args)$")
 def _has_trainer(source: Source, name: str) -> bool:
     """Whether `XConfig` has an `XTrainer(args=...)` in the script, as those of TRL."""
     trainer = f"{name.removesuffix('Config')}Trainer"
-    return name.endswith("Config") and any(
-        call.method == trainer and call.keyword("args") is not None for call in source.calls
-    )
+    calls = source.by_method.get(trainer, ()) if name.endswith("Config") else ()
+    return any(call.keyword("args") is not None for call in calls)
 
 
 def _library_arguments(source: Source, name: str, *, defaults_seen: bool) -> Arguments:
@@ -331,7 +330,7 @@ class Built(Struct, frozen=True, kw_only=True):
     """Whether it has positional arguments, or a `**` whose keys are not known."""
 
 
-def built_arguments(source: Source) -> list[Built]:
+def _built_arguments(source: Source) -> list[Built]:
     """Every call that builds TrainingArguments or a subclass."""
     built = []
     for call in source.calls:
@@ -351,6 +350,11 @@ _CONFIG_ARGUMENTS = (
     Option(flags=("--deepscale",), dest="deepscale", default=False, takes=Takes.STORE_TRUE),
     Option(flags=("--deepscale_config",), dest="deepscale_config"),
 )
+# lightning 1.9, pytorch/trainer/trainer.py: of what `Trainer.add_argparse_args` adds.
+_OF_LIGHTNING = tuple(
+    Option(flags=(f"--{name}",), dest=name)
+    for name in ("accelerator", "accumulate_grad_batches", "devices", "precision", "strategy")
+)
 # The methods of HfArgumentParser that read every argument from one file.
 _FILE_READERS: Mapping[str, tuple[str, ...]] = {
     "parse_json_file": (".json",),
@@ -369,6 +373,8 @@ class CommandLine(Struct, frozen=True, kw_only=True):
     hf_line: int | None
     """Where an HfArgumentParser is made."""
     training: Arguments | None = None
+    built: list[Built]
+    """Every call that builds TrainingArguments or a subclass."""
 
 
 def command_line(source: Source) -> CommandLine:
@@ -405,6 +411,7 @@ def command_line(source: Source) -> CommandLine:
         fills_arguments=fills,
         hf_line=hf_calls[0].line if hf_calls else None,
         training=training,
+        built=_built_arguments(source),
     )
 
 
@@ -574,7 +581,10 @@ def _is_bound_to_parser(source: Source, name: str, scope: Scope) -> bool:
 
 def _edits_words(source: Source) -> bool:
     """Whether it changes `sys.argv`."""
-    return "argv" in source.altered or any("argv." in call.name for call in source.calls)
+    return "argv" in source.altered or any(
+        isinstance(call.node.func, ast.Attribute) and last_name(call.node.func.value) == "argv"
+        for call in source.calls
+    )
 
 
 # What the parser surely requires: where one doubt is left, nothing.
@@ -622,6 +632,8 @@ def _added(source: Source) -> list[Option]:
     options = [option for call in calls for option in argparse_options(call)]
     if source.calls_to("deepspeed", "add_config_arguments"):
         options += _CONFIG_ARGUMENTS
+    if "add_argparse_args" in source.by_method:
+        options += _OF_LIGHTNING
     return options
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,10 +20,10 @@ from zerowiz.core.script.facts import (
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
-from zerowiz.probe.script.commandline import built_arguments
 from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import (
     ACCELERATOR,
+    FROM_PARSED,
     HF_LIBRARIES,
     OPTIMIZER,
     PARSE_CALLS,
@@ -198,6 +199,8 @@ def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     has_args = args is not None and not _is_made_here(args, read, calls[0])
     if configs:
         return _by_config(facts, read, configs, has_args=has_args)
+    if has_args and "deepspeed_config" in read.source.altered:
+        return replace(facts, convention=Convention.CONFIG_DICT, obstacle=Obstacle.BUILT)
     if has_args and adds_arguments:
         return facts
     option = next(iter(read.line.parser.of("deepspeed_config")), None)
@@ -264,10 +267,14 @@ def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     """
     methods = read.source.by_method
     has_loop = "prepare" in methods and read.source.calls_to(*ACCELERATOR)
-    if has_loop and not any(method.endswith("Trainer") for method in methods):
+    has_engine = read.source.calls_to("deepspeed", "initialize")
+    trains = [method for method in methods if method.endswith("Trainer")]
+    own = all(t in read.source.classes and not _is_trainer(read, ast.Name(id=t)) for t in trains)
+    # A class of its own that has an engine may take the arguments of a Trainer.
+    if (has_loop and not trains) or (has_engine and trains and own):
         return None
     facts = replace(facts, convention=Convention.HF_IN_CODE, integration=Integration.HF)
-    built = built_arguments(read.source)
+    built = read.line.built
     if built:
         facts = replace(facts, config_line=built[0].call.line)
     configs = [(unless_none(call.keywords.get("deepspeed")), call.call) for call in built]
@@ -356,6 +363,10 @@ def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     keywords, hidden = read.source.keywords(call)
     expr = keywords.get("strategy")
     strategy = None if expr is None else read.follow(expr, call)
+    if (expr is None and hidden) or isinstance(strategy, ast.Name):
+        # One that some runs take.
+        for call in read.source.by_method.get("DeepSpeedStrategy", [])[:1]:
+            strategy = call.node
     if isinstance(strategy, ast.Call) and last_name(strategy) == "DeepSpeedStrategy":
         built = replace(call, node=strategy)
         config = unless_none(built.keyword("config"))
@@ -364,6 +375,8 @@ def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
         source, facts = read.config(config, built), replace(facts, config_line=built.line)
         return _by_source(facts, source, Convention.CONFIG_LITERAL, Obstacle.BUILT_LIGHTNING)
     named = ValueSource(value="auto") if expr is None else read.bind(expr, call)
+    if call.method == FROM_PARSED and expr is None:
+        named = read.named(frozenset({"strategy"}))
     is_other = named.flag is None and named.seen and not str(named.value).startswith("deepspeed")
     # One that is not followed is DeepSpeed's only where the script says so somewhere.
     is_other |= not named.seen and "deepspeed" not in read.source.text.lower()
@@ -425,8 +438,8 @@ def _sizes(read: Reader) -> Iterator[ParallelUse]:
 
 def _written_sizes(read: Reader) -> Iterator[ParallelUse]:
     """Those of a config that the script builds itself."""
-    sections = {key.partition(".")[0] for key in PARALLEL_KEYS}
-    if not any(section in read.source.text for section in sections):
+    sections = "|".join(key.partition(".")[0] for key in PARALLEL_KEYS)
+    if not re.search(f"[\"']({sections})[\"'] *:", read.source.text):
         return
     for node in (part for part in ast.walk(read.source.tree) if isinstance(part, ast.Dict)):
         values = _written(node, read.source.module)

@@ -13,6 +13,7 @@ from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.script.source import (
     HF_LIBRARIES,
     MOST_STEPS,
+    children,
     is_main_guard,
     last_name,
     parse_quietly,
@@ -32,10 +33,11 @@ _LIBRARIES = HF_LIBRARIES | {
 # What a definition says that shows some fact of a script. One that says none of it, and uses none
 # that does, is left out.
 _MATTERS = re.compile(
-    r"deepspeed|[Aa]ccelerator|[Ll]ightning|Trainer\b|Training|peft|[Ll]o[Rr][Aa]|[Aa]rgument|parse_args"
+    r"deepspeed|[Aa]ccelerator|[Ll]ightning|Trainer\b|Training|peft|[Ll]o[Rr][Aa]|add_\w*argument|parse_args"
+    r"|ArgumentParser|Arguments\(|\(\w*Arguments\)"
     r"|fire\.|@(dataclasses\.)?dataclass|optim\b|Optimizer|Adam|from_pretrained|from_config"
     r"|requires_grad|DataLoader|[a-z]_checkpointing|save_pretrained|state_dict|torch\.save|device_map"
-    r"|load_in_|truncation|max_length|backward\(|clip_grad|attn_implementation|args\.\w+ *=(?!=)"
+    r"|load_in_|truncation|max_length|\.backward\(|clip_grad|attn_implementation|args\.\w+ *=(?!=)"
 )
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 # Where a statement begins that stands in no other one, and the name that it defines.
@@ -101,6 +103,8 @@ class _SourceFile:
         self.imports: dict[str, list[tuple[str, str]]] = {}
         """The module of a name, and its name there; empty for a module itself."""
         self.stars: list[str] = []
+        self.is_joined = False
+        """Whether something of it was taken."""
         for statement in tree.body:
             if not (isinstance(statement, ast.If) and is_main_guard(statement.test)):
                 self._add(statement)
@@ -128,6 +132,13 @@ class _SourceFile:
             elif origin not in self.imports.setdefault(name, []):
                 self.imports[name].append(origin)
 
+    def may_have(self, expr: ast.expr) -> bool:
+        """Whether a name, or the first one of a dotted name, is one of the module."""
+        while isinstance(expr, ast.Attribute):
+            expr = expr.value
+        name = getattr(expr, "id", "")
+        return name in self.names or name in self.imports or bool(self.stars)
+
     def text_of(self, name: str) -> str:
         """What makes a name what it is."""
         texts = [text for _before, text in self.definitions.get(name, ())]
@@ -146,7 +157,8 @@ class _SourceFile:
                 return
         binding = self.variables.get(name, [])
         # What an import does as well.
-        taken: list[ast.stmt] = [s for s in self.statements if _shows(s)]
+        taken = [] if self.is_joined else [s for s in self.statements if _shows(s)]
+        self.is_joined = True
         taken += [s for s in binding if isinstance(s, _Function | ast.ClassDef)]
         if not all(isinstance(s, _Function | ast.ClassDef) for s in binding):
             # `parser.add_argument(...)`
@@ -191,12 +203,7 @@ def _nodes(node: ast.AST) -> list[ast.AST]:
     """A node and all under it; `ast.walk` takes twice as long."""
     nodes = [node]
     for inner in nodes:
-        for field in inner._fields:
-            value = getattr(inner, field, None)
-            if isinstance(value, list):
-                nodes += [item for item in value if isinstance(item, ast.AST)]
-            elif isinstance(value, ast.AST) and field != "ctx":
-                nodes.append(value)
+        nodes += children(inner)
     return nodes
 
 
@@ -497,7 +504,7 @@ class _Joiner:
         for node in nodes:
             if lines and hasattr(node, "lineno"):
                 node.lineno += lines
-            if isinstance(node, _Named):
+            if isinstance(node, _Named) and module.may_have(node):
                 target = self.target(module, node, bound)
                 is_whole = isinstance(target, _Own) or isinstance(node, ast.Name)
                 if is_whole and isinstance(target, _Own | str) and self._joins(module, target):

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from msgspec import Struct
 
@@ -19,7 +20,6 @@ from zerowiz.core.script.facts import (
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS
-from zerowiz.probe.script.commandline import built_arguments
 from zerowiz.probe.script.reader import Reader, agree, short_code, show_argument
 from zerowiz.probe.script.source import (
     GENERATES,
@@ -69,7 +69,8 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 
 def loads(source: Source, call: FunctionCall) -> str:
     """`Model` or `Config` for a call that builds one with these libraries; empty for any other."""
-    return _kind(call) if _is_theirs(source, call) else ""
+    kind = _kind(call)
+    return kind if kind and _is_theirs(source, call) else ""
 
 
 def _is_theirs(source: Source, call: FunctionCall) -> bool:
@@ -234,7 +235,7 @@ def is_after_engine(read: Reader, call: FunctionCall) -> bool:
     parses = read.line.training is not None and read.line.reads_words
     if parses and name is not None and read.bind(name, call).flag is not None:
         return True
-    before = [built.call for built in built_arguments(read.source)]
+    before = [built.call for built in read.line.built]
     before += read.source.calls_to("accelerate", "Accelerator")
     if parses:
         before += [other for other in read.source.calls if other.method in HF_PARSE_CALLS]
@@ -385,9 +386,9 @@ def by_name(read: Reader, names: frozenset[str]) -> ValueSource:
 
 
 def _given(read: Reader, names: frozenset[str]) -> Iterator[ValueSource]:
-    for call in read.source.calls:
-        library = read.source.origin(call.node.func).partition(".")[0]
-        if library not in HF_LIBRARIES and _CONFIG.search(call.method):
+    named = (calls for name, calls in read.source.by_method.items() if _CONFIG.search(name))
+    for call in chain.from_iterable(named):
+        if not _is_theirs(read.source, call):
             given = read.source.keywords(call)[0]
             yield from (read.bind(given[name], call, name) for name in names & given.keys())
 

@@ -193,6 +193,20 @@ def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
         case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words):
             by_name = {word.arg: word.value for word in words if word.arg}
             return by_name if len(by_name) == len(words) else None
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            first, second = entries(body, scope), entries(orelse, scope)
+            if first is None or second is None:
+                return None
+            unset = ast.copy_location(ast.Constant(value=None), test)
+            return {
+                name: ast.copy_location(
+                    ast.IfExp(
+                        test=test, body=first.get(name, unset), orelse=second.get(name, unset)
+                    ),
+                    test,
+                )
+                for name in first | second
+            }
         case _:
             return None
 
@@ -217,6 +231,8 @@ def is_complete(branches: list[dict[str, bool]]) -> bool:
     )
 
 
+FROM_PARSED = "from_argparse_args"
+"""lightning 1.9, pytorch/trainer/trainer.py: it takes each option of a Trainer by its name."""
 HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})
 ACCELERATOR = ("accelerate", "Accelerator")
 HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
@@ -367,8 +383,8 @@ class Source(Struct, frozen=True, kw_only=True):
 
     def lightning_trainers(self) -> list[FunctionCall]:
         """The calls that build a Trainer of Lightning."""
-        libraries = ("lightning", "pytorch_lightning")
-        return [call for library in libraries for call in self.calls_to(library, "Trainer")]
+        names = product(("lightning", "pytorch_lightning"), ("Trainer", FROM_PARSED))
+        return [call for library, name in names for call in self.calls_to(library, name)]
 
     def callers(self, function: str) -> list[FunctionCall]:
         """The calls of a function of the script; `trainer.train()` is none of its own `train`."""
@@ -427,6 +443,8 @@ class Source(Struct, frozen=True, kw_only=True):
 HF_PARSE_CALLS = frozenset({"parse_args_into_dataclasses", "parse_args_and_config"})
 # Calls that turn the command line into values.
 PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermixed_args"}
+# deepspeed 0.19.8, __init__.py: what `initialize` alone takes, whatever its name is.
+_OF_INITIALIZE = frozenset({"model", "model_parameters"})
 # Methods that change the dict or the list that they are called on.
 _CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
 # torch 2, nn/modules/module.py: the methods that return all parameters of a module.
@@ -439,6 +457,27 @@ GENERATES = re.compile(r"generat|(?<![a-z])gen(?![a-z])", re.IGNORECASE)
 _MODELS = frozenset({"model", "net", "unet", "transformer"})
 # Names that stand for no parsed arguments.
 _SELF = frozenset({"self", "cls", "module", "state"})
+
+
+_NO_NODES = frozenset({"ctx", "op", "ops", "id", "attr", "kind", "type_comment"})
+# The fields of each kind of node that hold others.
+_FIELDS = {
+    kind: tuple(name for name in kind._fields if name not in _NO_NODES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """What stands directly under a node, but for its context and its operators."""
+    found: list[ast.AST] = []
+    for name in _FIELDS[type(node)]:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
 
 
 def walk(tree: ast.Module, own_lines: int = 0) -> Source:
@@ -471,7 +510,11 @@ class _ScopeVisitor(ast.NodeVisitor):
         self.visit(tree)
         self._find_namespaces()
         for call in self.source.calls:
-            origin = self.source.known[call.node.func] = self.source.imported(call.node.func)
+            origin = self.source.imported(call.node.func)
+            if _OF_INITIALIZE.issubset(word.arg for word in call.node.keywords):
+                # `ds_init(...)`, `self.backend_module.initialize(...)`
+                origin = ("deepspeed", "initialize")
+            self.source.known[call.node.func] = origin
             self.source.by_origin.setdefault(origin, []).append(call)
         self.source.unfrozen.extend(
             node for name, node in self._unfreezing if name in self.source.parameters
@@ -487,6 +530,19 @@ class _ScopeVisitor(ast.NodeVisitor):
                 or getattr(call.func, "id", "") in self._parsing_functions
             ):
                 self.source.namespaces.update(names)
+
+    def visit(self, node: ast.AST) -> None:
+        """As that of the base, which looks at the context of each name as well."""
+        visitor = getattr(self, f"visit_{type(node).__name__}", None)
+        if visitor is not None:
+            visitor(node)
+        else:
+            self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> None:
+        """Visit what stands under a node."""
+        for child in children(node):
+            self.visit(child)
 
     def _visit_all(self, nodes: Iterable[ast.stmt]) -> None:
         for node in nodes:
@@ -542,13 +598,18 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self._visit_method(node, value, "requires_grad_", node.value)
             case ast.Assign(
                 targets=[ast.Attribute(value=value, attr="gradient_checkpointing")]
-            ) if last_name(value) in _MODELS:
+            ) if last_name(value) in _MODELS or self._is_config(value):
                 outer, self._tests = self._tests, (*self._tests, node.value)
                 self._visit_method(node, value, "gradient_checkpointing_enable")
                 self._tests = outer
             case _:
                 pass
         self._assign(node.targets, node.value)
+
+    def _is_config(self, expr: ast.expr) -> bool:
+        """Whether a model is loaded by it, which then checkpoints as it says."""
+        made = self._scope.value(expr.id) if isinstance(expr, ast.Name) else None
+        return made is not None and "Config.from_pretrained" in ast.unparse(made)
 
     def _visit_method(self, node: ast.Assign, base: ast.expr, name: str, *args: ast.expr) -> None:
         """Visit an attribute that is set as the method that does the same."""

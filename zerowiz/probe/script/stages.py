@@ -123,7 +123,7 @@ class _StageFinder:
             return self.is_trained(call, base)
         if call.method in {"get_input_embeddings", "get_output_embeddings"}:
             return self._is_used(call.node, call.line) and self.is_sharded(call, base)
-        if call.name == "zip":
+        if call.method == "zip":
             models = [model for arg in args for model in _whose_parameters(arg)]
             return len(models) == len(args) and any(self.is_trained(call, m) for m in models)
         if call.method.endswith("_") and call.method != "requires_grad_":
@@ -159,8 +159,8 @@ class _StageFinder:
                 kind = StageKind.CLIPS_VALUES
             case "prepare" if self._is_of_several(call):
                 kind = StageKind.TWO_MODELS
-            case "prepare" if self._lacks_optimizer(call):
-                kind = StageKind.NO_OPTIMIZER
+            case "prepare" if self._lacks_model(call):
+                kind = StageKind.NO_MODEL
             case _ if call in self.built and self._is_second(call):
                 kind = StageKind.SECOND_TRAINER
             case _:
@@ -172,20 +172,13 @@ class _StageFinder:
         given = {*names_of(call.node.args, call)}
         return any(e.call is call and len(given & e.models) > 1 for e in self.models.engines)
 
-    def _lacks_optimizer(self, call: FunctionCall) -> bool:
-        """Whether an Accelerator gets a model by this call, and the optimizer by another."""
+    def _lacks_model(self, call: FunctionCall) -> bool:
+        """Whether an Accelerator gets an optimizer by this call, and its model by another."""
+        given = (arg.value if isinstance(arg, ast.Subscript) else arg for arg in call.node.args)
         engines = [e for e in self.models.engines if e.call.function == call.function]
-        models = {name for engine in engines if engine.call is call for name in engine.models}
-        others = [
-            other
-            for other in self.source.by_method["prepare"]
-            if other.function == call.function
-            if any(map(OPTIMIZER.search, map(ast.unparse, other.node.args)))
-        ]
-        return bool(models and others) and all(
-            not any(engine.call is other and engine.models for engine in engines)
-            for other in others
-        )
+        return any(map(OPTIMIZER.search, map(last_name, given))) and {
+            engine.call is call for engine in engines if engine.models
+        } == {False}
 
     def _is_second(self, call: FunctionCall) -> bool:
         """Whether every run builds another Trainer with the same arguments before."""
@@ -250,7 +243,7 @@ def with_stage_calls(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         )
         for call in read.source.calls
         for kind in filter(None, (look(call) for look in kinds))
-        if not may_be_gathered(call if kind is not StageKind.NO_OPTIMIZER else _placed(call))
+        if not may_be_gathered(call if kind is not StageKind.NO_MODEL else _placed(call))
         if not _is_paired(read, call, kind)
     ]
     return replace(facts, stage_calls=tuple({call.line: call for call in reversed(calls)}.values()))

@@ -19,7 +19,6 @@ from zerowiz.core.script.facts import (
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import LineEdit
-from zerowiz.probe.script.commandline import built_arguments
 from zerowiz.probe.script.model import loads
 from zerowiz.probe.script.reader import Reader, agree, short_code, show_argument
 from zerowiz.probe.script.source import (
@@ -84,7 +83,7 @@ def trainer_uses(read: Reader) -> Iterator[TrainerUse]:
         return
     names = [
         (built_argument.arguments.name, built_argument.call.line)
-        for built_argument in built_arguments(read.source)
+        for built_argument in read.line.built
     ]
     if read.line.training is not None:
         names.append((read.line.training.name, read.line.hf_line or 1))
@@ -247,8 +246,9 @@ def _engines(read: Reader) -> Iterator[_Engine]:
 
 
 def names_of(exprs: Sequence[ast.expr | None], call: FunctionCall) -> Iterator[_Name]:
-    """The variables among these expressions."""
-    yield from (_name(expr, call.scope) for expr in exprs if _is_variable(expr))
+    """The variables among these expressions; `models[name]` is `models`."""
+    whole = (expr.value if isinstance(expr, ast.Subscript) else expr for expr in exprs)
+    yield from (_name(expr, call.scope) for expr in whole if _is_variable(expr))
 
 
 def _is_variable(expr: ast.expr | None) -> bool:
@@ -257,8 +257,9 @@ def _is_variable(expr: ast.expr | None) -> bool:
 
 def _name(expr: ast.expr | None, scope: Scope) -> _Name:
     """The variable that an expression is; `self.model` is the same one everywhere."""
-    text = "" if expr is None else ast.unparse(expr)
-    return (id(scope.owner(text)) if isinstance(expr, ast.Name) else 0, text)
+    if isinstance(expr, ast.Name):
+        return id(scope.owner(expr.id)), expr.id
+    return 0, "" if expr is None else ast.unparse(expr)
 
 
 def _targets(call: FunctionCall) -> Iterator[_Name]:

@@ -15,11 +15,12 @@ from zerowiz.core.script.facts import (
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, SWITCHED, Integration
-from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
+from zerowiz.probe.script.commandline import Arguments, Built
 from zerowiz.probe.script.model import by_name, loads
 from zerowiz.probe.script.reader import Reader, agree, short_code
 from zerowiz.probe.script.source import (
     ACCELERATOR,
+    FROM_PARSED,
     FunctionCall,
     Source,
     conjuncts,
@@ -100,6 +101,8 @@ _OF_LIGHTNING: Mapping[str, tuple[str, Scalar]] = {
 def _lightning_settings(read: Reader, call: FunctionCall) -> dict[str, ValueSource]:
     """What a Trainer of Lightning says; unseen where `**` hides it."""
     keywords, hidden = read.source.keywords(call)
+    if call.method == FROM_PARSED:
+        return {name: read.named(frozenset({word})) for name, (word, _) in _OF_LIGHTNING.items()}
     return {
         name: read.bind(keywords[word], call, word)
         if word in keywords
@@ -249,7 +252,7 @@ def field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], ValueSourc
     arguments = read.line.training
     if facts.convention is Convention.HF_PARSER and arguments is not None:
         return lambda name: _parsed_field(read, arguments, name)
-    built = built_arguments(read.source)
+    built = read.line.built
     return lambda name: agree(_built_field(read, built_call, name) for built_call in built)
 
 
