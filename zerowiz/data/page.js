@@ -1,15 +1,12 @@
 "use strict";
-// Puts the values of another plan into their places. Nothing is computed here: zerowiz has worked out every plan.
+// Shows the answer and the pictures of another plan. Nothing is computed here: zerowiz has worked out every plan.
 (() => {
-  const { texts, plans } = JSON.parse(document.getElementById("plans").textContent);
+  const { pieces, plans } = JSON.parse(document.getElementById("plans").textContent);
   const form = document.getElementById("sliders");
   const batch = document.getElementById("micro-batch");
   const length = document.getElementById("length");
-  const places = [...document.querySelectorAll("[data-t]")];
-  const shapes = [...document.querySelectorAll("[data-a]")].map((element) => [
-    element,
-    element.dataset.a.split(" ").map((pair) => pair.split(":")),
-  ]);
+  const shown = [document.getElementById("answer"), document.getElementById("drawn")];
+  let at = batch.value * length.dataset.stops.split(" ").length + Number(length.value);
 
   const show = () => {
     for (const slider of [batch, length]) {
@@ -17,15 +14,16 @@
       slider.setAttribute("aria-valuetext", stop);
       slider.nextElementSibling.textContent = stop;
     }
-    const lengths = length.dataset.stops.split(" ").length;
-    const values = plans[batch.value * lengths + Number(length.value)];
-    for (const element of places) {
-      const text = texts[values[element.dataset.t]];
-      // What did not change is not announced again.
-      if (element.textContent !== text) element.textContent = text;
-    }
-    for (const [element, names] of shapes)
-      for (const [name, place] of names) element.setAttribute(name, texts[values[place]]);
+    const plan = batch.value * length.dataset.stops.split(" ").length + Number(length.value);
+    // What did not change is not announced again.
+    if (plan === at) return;
+    at = plan;
+    const isOpen = document.querySelector("details")?.open;
+    plans[plan].forEach((places, part) => {
+      shown[part].innerHTML = places.map((place) => pieces[place]).join("");
+    });
+    const details = document.querySelector("details");
+    if (details && isOpen) details.open = true;
   };
 
   form.hidden = false;

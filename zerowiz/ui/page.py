@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from zerowiz.core.command_words import spell
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, parts
@@ -106,75 +106,24 @@ def _variables(colours: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{value};" for name, value in colours.items())
 
 
-# Write HTML whose values can be exchanged: every plan fills the same slots.
-
-
-class Slots:
-    """Collects the values that differ from plan to plan, in the order of their places.
-
-    The page's script puts the values of another plan into the same places; it computes nothing.
-
-    Args:
-        exchanged: Whether the HTML says which value stands where.
-    """
-
-    def __init__(self, *, exchanged: bool = True) -> None:
-        self.values: list[str] = []
-        self._exchanged = exchanged
-
-    def text(self, tag: str, value: str, attributes: str = "", **changing: str) -> str:
-        """An element whose text may change, and attributes that may.
-
-        The script exchanges text alone, so what is typed is no element, and has no marks either.
-
-        Args:
-            tag: Its name.
-            value: Its text now.
-            attributes: Those that stay, as HTML.
-            **changing: The others; `kind` is the class.
-        """
-        value = value.replace("`", "")
-        place = self._keep(value)
-        fixed = f" {attributes}" if attributes else ""
-        mark = f' data-t="{place}"' if self._exchanged else ""
-        return f"<{tag}{fixed}{self._changing(changing)}{mark}>{escape(value)}</{tag}>"
-
-    def shape(self, tag: str, attributes: str = "", **changing: str) -> str:
-        """An element without text."""
-        fixed = f" {attributes}" if attributes else ""
-        return f"<{tag}{fixed}{self._changing(changing)}/>"
-
-    def opened(self, tag: str, attributes: str = "", **changing: str) -> str:
-        """The start of an element that has others in it."""
-        fixed = f" {attributes}" if attributes else ""
-        return f"<{tag}{fixed}{self._changing(changing)}>"
-
-    def _changing(self, attributes: dict[str, str]) -> str:
-        if not attributes:
-            return ""
-        named = {"class" if name == "kind" else name: value for name, value in attributes.items()}
-        places = " ".join(f"{name}:{self._keep(value)}" for name, value in named.items())
-        words = "".join(f' {name}="{escape(value)}"' for name, value in named.items())
-        return f'{words} data-a="{places}"' if self._exchanged else words
-
-    def _keep(self, value: str) -> int:
-        self.values.append(value)
-        return len(self.values) - 1
-
-
 # Write the blocks that stand in many places of a page.
 
 
-def section(name: str, title: str, content: str, opened: str | None = None) -> str:
+def element(tag: str, text: str, attributes: str = "") -> str:
+    """An element with a text, of which what is typed has no marks."""
+    opened = f"{tag} {attributes}" if attributes else tag
+    return f"<{opened}>{escape(text.replace('`', ''))}</{tag}>"
+
+
+def section(name: str, title: str, content: str) -> str:
     """A part of the page under its heading.
 
     Args:
         name: What ids are made of.
         title: Its heading.
         content: As HTML.
-        opened: Its first tag, where that is another one.
     """
-    start = opened or f'<section aria-labelledby="h-{name}">'
+    start = f'<section id="s-{name}" aria-labelledby="h-{name}">'
     return f'{start}<h2 id="h-{name}">{escape(title)}</h2>{content}</section>'
 
 
@@ -214,46 +163,33 @@ def bullets(texts: Iterable[str]) -> str:
 
 # Write the flowchart of a plan.
 
-# More than any decision asks.
-_MOST_STEPS = 9
 
-
-def steps(decision: Decision, slots: Slots) -> str:
+def steps(decision: Decision) -> str:
     """Each question with its answer, the branch that was not taken, and where the path ends."""
     path = find_path(decision)
     asked = list(path.steps)
-    items = [_item(decision, step, slots, is_last=step is asked[-1]) for step in asked]
-    items += [_item(decision, None, slots) for _step in range(_MOST_STEPS - len(asked))]
+    items = "".join(_item(decision, step, is_last=step is asked[-1]) for step in asked)
     called, kind, numbers = _("none"), "bad", ""
     if path.end is not None:
         called, kind = _(path.end.strategy.short_words), VERDICTS[path.end.verdict]
         numbers = f": {end_sizes(decision, path.end)}"
-    end = slots.text("b", called, kind=kind) + slots.text("span", numbers)
-    return f'<ol class="path">{"".join(items)}<li class="end">{end}</li></ol>'
+    end = element("b", called, f'class="{kind}"') + element("span", numbers)
+    return f'<ol class="path">{items}<li class="end">{end}</li></ol>'
 
 
-def _item(
-    decision: Decision, step: FlowchartStep | None, slots: Slots, *, is_last: bool = False
-) -> str:
-    question = answer = link = branch = ""
-    if step is not None:
-        machine = decision.job.machine
-        strategy = None if step.about is None else step.about.strategy
-        question = on_device(sentences.question(step.answer.question, strategy), machine)
-        answer = sentences.answered(decision, step.answer)
-        if step.answer.question is FlowchartQuestion.FAST_INTERCONNECT:
-            link = f": {sentences.links(machine)}"
-        if not is_followed(step, is_last=is_last):
-            branch = on_device(other_branch(decision, step), machine)
-    return (
-        slots.opened("li", kind="off" if step is None else "")
-        + slots.text("span", question)
-        + " "
-        + slots.text("b", answer, kind=ANSWERS.get(answer, "off"))
-        + slots.text("span", link)
-        + slots.text("span", branch, kind="branch" if branch else "off")
-        + "</li>"
-    )
+def _item(decision: Decision, step: FlowchartStep, *, is_last: bool) -> str:
+    machine, question = decision.job.machine, step.answer.question
+    strategy = None if step.about is None else step.about.strategy
+    asked = on_device(sentences.question(question, strategy), machine)
+    answer = sentences.answered(decision, step.answer)
+    is_link = question is FlowchartQuestion.FAST_INTERCONNECT
+    link = f": {sentences.links(machine)}" if is_link else ""
+    branch = ""
+    if not is_followed(step, is_last=is_last):
+        other = on_device(other_branch(decision, step), machine)
+        branch = element("span", other, 'class="branch"')
+    answered = element("b", answer, f'class="{ANSWERS.get(answer, "")}"')
+    return f"<li>{element('span', asked)} {answered}{element('span', link)}{branch}</li>"
 
 
 # Write a machine: its GPUs.
@@ -295,66 +231,55 @@ class Scale:
         return min(100.0, 100 * size_bytes / self.most_bytes)
 
 
-def bars(decision: Decision, slots: Slots) -> str:
+def bars(decision: Decision) -> str:
     """A bar for each strategy; what each part is stands in the legend and in the table."""
     scale = Scale(decision)
-    rows = "".join(_row(decision, evaluated, scale, slots) for evaluated in decision.evaluated)
+    rows = "".join(_row(decision, evaluated, scale) for evaluated in decision.evaluated)
     return f'<div class="bars">{rows}</div>'
 
 
-def _row(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: Slots) -> str:
-    is_chosen = evaluated is decision.chosen
-    opened = slots.opened("div", kind="row chosen" if is_chosen else "row")
-    shapes = bar(decision, evaluated, scale, slots)
-    needs = slots.text("span", f"{bare_gib(evaluated.device_bytes)} GiB", 'class="number"')
+def _row(decision: Decision, evaluated: StrategyEstimate, scale: Scale) -> str:
+    kind = "row chosen" if evaluated is decision.chosen else "row"
+    needs = element("span", f"{bare_gib(evaluated.device_bytes)} GiB", 'class="number"')
     return (
-        f'{opened}<span class="name">{_(evaluated.strategy.short_words)}</span>'
-        f'<svg class="bar" width="100%" height="22" aria-hidden="true">{shapes}</svg>{needs}</div>'
+        f'<div class="{kind}"><span class="name">{_(evaluated.strategy.short_words)}</span>'
+        '<svg class="bar" width="100%" height="22" aria-hidden="true">'
+        f"{bar(decision, evaluated, scale)}</svg>{needs}</div>"
     )
 
 
-def bar(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: Slots) -> str:
+def bar(decision: Decision, evaluated: StrategyEstimate, scale: Scale) -> str:
     """The shapes of one bar."""
     sizes = parts(decision.job, evaluated)
-    budget_bytes = decision.job.gpu_budget_bytes
-    at = scale.percent(budget_bytes or 0)
-    drawn, end_bytes = [], 0
+    at = scale.percent(decision.job.gpu_budget_bytes or 0)
+    drawn, end_bytes = "", 0
     for part in MemoryPart:
         begin = scale.percent(end_bytes)
         end_bytes += sizes.get(part, 0)
-        drawn.append(_part(part, (begin, scale.percent(end_bytes)), at, slots))
-    # The line has an edge of the ground's colour, so that it is seen on every part.
-    placed = {"x": f"{at:.1f}%", "kind": "" if budget_bytes else "off"}
-    budget = (
-        slots.opened("svg", 'aria-hidden="true" overflow="visible"', **placed)
-        + '<rect class="edge" x="-2" width="4" height="22"/>'
-        + '<rect class="budget" x="-1" width="2" height="22"/></svg>'
-    )
-    cut = slots.opened(
-        "text",
-        'x="100%" dx="-4" y="16" text-anchor="end"',
-        kind="cut" if evaluated.device_bytes > scale.most_bytes else "off",
-    )
-    return f"{''.join(drawn)}{budget}{cut}»</text>"
+        drawn += _part(part, (begin, scale.percent(end_bytes)), at)
+    if decision.job.gpu_budget_bytes:
+        # The line has an edge of the ground's colour, so that it is seen on every part.
+        drawn += (
+            f'<svg aria-hidden="true" overflow="visible" x="{at:.1f}%">'
+            '<rect class="edge" x="-2" width="4" height="22"/>'
+            '<rect class="budget" x="-1" width="2" height="22"/></svg>'
+        )
+    if evaluated.device_bytes > scale.most_bytes:
+        drawn += '<text x="100%" dx="-4" y="16" text-anchor="end" class="cut">»</text>'
+    return drawn
 
 
-def _part(part: MemoryPart, span: tuple[float, float], budget_percent: float, slots: Slots) -> str:
+def _part(part: MemoryPart, span: tuple[float, float], budget_percent: float) -> str:
     begin, end = span
-    width = end - begin
     first, last = _lettered(begin, end, budget_percent)
-    has_letter = last - first >= _LETTER_PERCENT
-    rectangle = slots.shape(
-        "rect",
-        f'class="{part.name.lower()}" y="3" height="16"',
-        x=f"{begin:.1f}%",
-        width=f"{width:.1f}%",
+    rectangle = (
+        f'<rect class="{part.name.lower()}" y="3" height="16" x="{begin:.1f}%"'
+        f' width="{end - begin:.1f}%"/>'
     )
-    letter = slots.opened(
-        "text",
-        'y="15" text-anchor="middle"',
-        x=f"{(first + last) / 2:.1f}%",
-        kind="letter" if has_letter else "off",
-    )
+    if last - first < _LETTER_PERCENT:
+        return rectangle
+    middle = f"{(first + last) / 2:.1f}%"
+    letter = f'<text y="15" text-anchor="middle" x="{middle}" class="letter">'
     return f"{rectangle}{letter}{SIGNS[part][0]}</text>"
 
 
@@ -382,23 +307,19 @@ def _shown(decision: Decision) -> list[MemoryPart]:
     return [part for part in MemoryPart if part is not MemoryPart.VLLM or has_vllm]
 
 
-def numbers(decision: Decision, slots: Slots) -> str:
+def numbers(decision: Decision) -> str:
     """The same as a table."""
     shown = _shown(decision)
-    rows = "".join(
-        _table_row(decision, evaluated, shown, slots) for evaluated in decision.evaluated
-    )
+    rows = "".join(_table_row(decision, evaluated, shown) for evaluated in decision.evaluated)
     caption = on_device(_("GiB of each GPU, where it is fullest"), decision.job.machine)
     return table(caption, ("strategy", *shown, N_("sum")), rows)
 
 
-def _table_row(
-    decision: Decision, evaluated: StrategyEstimate, shown: list[MemoryPart], slots: Slots
-) -> str:
-    sizes = parts(decision.job, evaluated)
-    cells = "".join(slots.text("td", bare_gib(sizes.get(part, 0))) for part in shown)
-    total = slots.text("td", bare_gib(evaluated.device_bytes))
-    return f'<tr><th scope="row">{_(evaluated.strategy.short_words)}</th>{cells}{total}</tr>'
+def _table_row(decision: Decision, evaluated: StrategyEstimate, shown: list[MemoryPart]) -> str:
+    held = parts(decision.job, evaluated)
+    sizes = (*(held.get(part, 0) for part in shown), evaluated.device_bytes)
+    cells = "".join(f"<td>{bare_gib(size_bytes)}</td>" for size_bytes in sizes)
+    return f'<tr><th scope="row">{_(evaluated.strategy.short_words)}</th>{cells}</tr>'
 
 
 def budget_words(decision: Decision) -> str:
@@ -412,30 +333,29 @@ def budget_words(decision: Decision) -> str:
 _MORE = frozenset({N_("host"), N_("s a step")})
 
 
-def strategy_numbers(decision: Decision, slots: Slots) -> str:
+def strategy_numbers(decision: Decision) -> str:
     """The chosen one is marked by a word too."""
-    rows = "".join(_strategy_row(decision, evaluated, slots) for evaluated in decision.evaluated)
+    rows = "".join(_strategy_row(decision, evaluated) for evaluated in decision.evaluated)
     caption = _("Sizes in GiB of each GPU, and of a node's host; times of a step in seconds")
     rate = rate_unit(each.step_time for each in decision.evaluated)
     headings = ("strategy", "needs", "free", "host", rate, "s a step", "verdict")
     return table(on_device(caption, decision.job.machine), headings, rows, _MORE)
 
 
-def _strategy_row(decision: Decision, evaluated: StrategyEstimate, slots: Slots) -> str:
+def _strategy_row(decision: Decision, evaluated: StrategyEstimate) -> str:
     is_chosen = evaluated is decision.chosen
     host = bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-"
     kind = "" if evaluated.is_host_unknown else VERDICTS[evaluated.verdict]
+    named = element("span", _(", chosen")) if is_chosen else ""
     return (
-        slots.opened("tr", kind="chosen" if is_chosen else "")
-        + f'<th scope="row">{_(evaluated.strategy.short_words)}'
-        + slots.text("span", _(", chosen") if is_chosen else "")
-        + "</th>"
-        + slots.text("td", bare_gib(evaluated.device_bytes))
-        + slots.text("td", bare_gib(evaluated.headroom_bytes))
-        + slots.text("td", host, "class=more")
-        + slots.text("td", rate_of(evaluated.step_time))
-        + slots.text("td", bounds(evaluated), "class=more")
-        + slots.text("td", sentences.verdict(evaluated), kind=kind)
+        f'<tr class="{"chosen" if is_chosen else ""}">'
+        f'<th scope="row">{_(evaluated.strategy.short_words)}{named}</th>'
+        + element("td", bare_gib(evaluated.device_bytes))
+        + element("td", bare_gib(evaluated.headroom_bytes))
+        + element("td", host, 'class="more"')
+        + element("td", rate_of(evaluated.step_time))
+        + element("td", bounds(evaluated), 'class="more"')
+        + element("td", sentences.verdict(evaluated), f'class="{kind}"')
         + "</tr>"
     )
 
@@ -455,47 +375,42 @@ def bounds(evaluated: StrategyEstimate) -> str:
 # Write what changes from plan to plan: the answer, its flowchart, its pictures and its tables.
 
 
-def body(cell: GridCell, drawn: Decision, slots: Slots) -> tuple[str, str]:
-    """The parts of the page that a slider changes: the answer, and what it comes from.
-
-    Args:
-        cell: The settings, and what they lead to.
-        drawn: Its decision; where it has none another one, which fills the slots and is not shown.
-        slots: Collects what changes.
-    """
-    text = slots.text("p", answer(cell), 'id="answer" role="status"', kind=answer_kind(cell))
-    reasons = slots.text("p", why(cell))
-    answered, parts = section("answer", _("Answer"), text + reasons), []
-    contents: Mapping[str, tuple[str, Callable[[Decision, Slots], str]]] = {
-        "flowchart": (_("Flowchart"), steps),
-        "memory": (on_device(_("Memory of each GPU"), drawn.job.machine), _memory),
-        "strategies": (_("Strategies"), _strategies),
-    }
-    kind = "off" if cell.decision is None else ""
-    for part, (title, write) in contents.items():
-        opened = slots.opened("section", f'id="{part}" aria-labelledby="h-{part}"', kind=kind)
-        parts.append(section(part, title, write(drawn, slots), opened))
-    return answered, "".join(parts)
+def answered(cell: GridCell) -> str:
+    """The answer, and what speaks for it."""
+    kind = f'class="answer {answer_kind(cell)}"'
+    return element("p", answer(cell), kind) + element("p", why(cell))
 
 
-def _memory(drawn: Decision, slots: Slots) -> str:
-    words = _("Where it is fullest. The budget is {budget}.", budget=budget_words(drawn))
+def drawn(cell: GridCell) -> str:
+    """What the answer comes from; nothing where the job cannot be so."""
+    decision = cell.decision
+    if decision is None:
+        return ""
+    is_timed = any(evaluated.step_time is not None for evaluated in decision.evaluated)
+    why = "" if is_timed else _("No time is predicted: {why}.", why=decision.job.why_untimed)
+    untimed = element("p", on_device(why, decision.job.machine))
+    memory = on_device(_("Memory of each GPU"), decision.job.machine)
     return "".join(
         (
-            f'<p class="dim">{words}</p>',
-            bars(drawn, slots),
-            legend(drawn),
-            f"<details><summary>{_('Memory as a table')}</summary>",
-            numbers(drawn, slots),
-            "</details>",
+            section("flowchart", _("Flowchart"), steps(decision)),
+            section("memory", memory, _memory(decision)),
+            section("strategies", _("Strategies"), untimed + strategy_numbers(decision)),
         )
     )
 
 
-def _strategies(drawn: Decision, slots: Slots) -> str:
-    is_timed = any(evaluated.step_time is not None for evaluated in drawn.evaluated)
-    why = "" if is_timed else _("No time is predicted: {why}.", why=drawn.job.why_untimed)
-    return slots.text("p", on_device(why, drawn.job.machine)) + strategy_numbers(drawn, slots)
+def _memory(decision: Decision) -> str:
+    words = _("Where it is fullest. The budget is {budget}.", budget=budget_words(decision))
+    return "".join(
+        (
+            f'<p class="dim">{words}</p>',
+            bars(decision),
+            legend(decision),
+            f"<details><summary>{_('Memory as a table')}</summary>",
+            numbers(decision),
+            "</details>",
+        )
+    )
 
 
 def answer(cell: GridCell) -> str:
@@ -570,8 +485,7 @@ def write(
     """
     job = decision.job
     title = escape(_("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)))
-    slots = Slots()
-    answered, drawn = body(grid.own, decision, slots)
+    status = f'<div id="answer" role="status">{answered(grid.own)}</div>'
     helps = [hint(remedy) for remedy in remedies]
     joined = f"<p>{escape(sentences.links(job.machine))}</p>"
     planned_by = _(
@@ -589,12 +503,13 @@ def write(
             f"<header><h1>{title}</h1>",
             '<button type="button" id="theme" aria-pressed="false" hidden>',
             f"{_('Dark')}</button></header>",
-            f"<main>{answered}{_list('remedies', _('What would help the plan'), helps)}",
-            f"{_job(decision)}{_sliders(grid)}{drawn}",
+            f"<main>{section('answer', _('Answer'), status)}",
+            _list("remedies", _("What would help the plan"), helps),
+            f'{_job(decision)}{_sliders(grid)}<div id="drawn">{drawn(grid.own)}</div>',
             section("links", _("Links"), joined),
             _list("notes", _("What the plan assumes"), notes),
             f"</main><footer><p>{planned_by}</p></footer>",
-            _data(grid, decision),
+            _data(grid),
             f"<script>{script}</script></body></html>\n",
         )
     )
@@ -645,34 +560,26 @@ def _list(name: str, title: str, texts: Sequence[str]) -> str:
     return section(name, title, bullets(texts)) if texts else ""
 
 
-def _data(grid: Grid, decision: Decision) -> str:
-    """The values of each plan, in the order of the slots; each text stands once."""
-    filled = [values_of(cell, decision) for cell in grid.cells]
+def _data(grid: Grid) -> str:
+    """The answer and the pictures of each plan, in pieces that end with a tag: each stands once."""
     places: dict[str, int] = {}
-    plans = [[places.setdefault(text, len(places)) for text in values] for values in filled]
-    content = json.dumps({"texts": list(places), "plans": plans}, separators=(",", ":"))
+    plans = [
+        [
+            [places.setdefault(piece, len(places)) for piece in re.split("(?<=>)", html)]
+            for html in (answered(cell), drawn(cell))
+        ]
+        for cell in grid.cells
+    ]
+    content = json.dumps({"pieces": list(places), "plans": plans}, separators=(",", ":"))
     # Nothing in a text may end the element.
     inside = content.replace("<", "\\u003c")
     return f'<script type="application/json" id="plans">{inside}</script>'
-
-
-def values_of(cell: GridCell, otherwise: Decision) -> list[str]:
-    """What the slots hold for a plan.
-
-    Args:
-        cell: The plan.
-        otherwise: What fills the slots where it has no decision.
-    """
-    slots = Slots()
-    body(cell, cell.decision or otherwise, slots)
-    return slots.values
 
 
 # Write a plan or a machine for a notebook: a piece of HTML that needs no script.
 
 # A notebook has colours of its own, light or dark: text and lines take theirs.
 _RULES = (
-    ".off{display:none}",
     "th,td{text-align:right;padding:.1rem .5rem}",
     "th:first-child{text-align:left}",
     ".row{display:grid;grid-template-columns:12rem minmax(8rem,30rem) 6rem;gap:.75rem}",
@@ -700,18 +607,17 @@ def _wrapped(content: str) -> str:
 
 def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
     """The choice, what would help; the flowchart, every strategy, and what each holds."""
-    slots = Slots(exchanged=False)
     name = _("none") if decision.chosen is None else _(decision.chosen.strategy.short_words)
     why = prose("; ".join(sentences.reasons(decision)))
-    drawn = ""
+    by_part = ""
     if decision.job.accounting is Accounting.REAL:
-        drawn = bars(decision, slots) + legend(decision)
+        by_part = bars(decision) + legend(decision)
     helps = bullets(hint(remedy) for remedy in remedies)
     heading = f"<p>{_('What would help:')}</p>"
     return _wrapped(
         f"<p>{_('Chosen')}: <b>{escape(name)}</b>: {why}</p>"
         f"{heading + helps if helps else ''}"
-        f"{steps(decision, slots)}{strategy_numbers(decision, slots)}{drawn}"
+        f"{steps(decision)}{strategy_numbers(decision)}{by_part}"
     )
 
 
