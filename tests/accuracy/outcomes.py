@@ -10,7 +10,7 @@ from measured.traces import model_of, stand_in
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.decision.job import Job
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Host
 from zerowiz.core.structs import replace
 from zerowiz.probe.package_data import read_gpu_table

@@ -10,7 +10,7 @@ import time
 from itertools import combinations
 
 from zerowiz.core.machine.merge import Fleet, NodeAnswer, NodeFailure, merge_nodes
-from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.names import encode_machine
 from zerowiz.core.machine.types import (
     Gpu,
     Host,

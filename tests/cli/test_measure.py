@@ -18,7 +18,7 @@ from zerowiz.app.measure import require_all
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.job import Job
 from zerowiz.core.job_end import Cause, JobEnd
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.measured_run import (
     KeptRun,
     MachineResults,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from zerowiz.core.catalog import Offers, encode_offers, encode_run, find_offers, plan_run
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.job import Job, native_precision
-from zerowiz.core.machine.spec import parse_machine, parse_spec
+from zerowiz.core.machine.names import parse_machine, parse_spec
 from zerowiz.core.machine.types import Machine, NetworkKind
 from zerowiz.core.machine_kinds import (
     NO_PRICES,

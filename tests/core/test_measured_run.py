@@ -23,7 +23,7 @@ from zerowiz.core.job_end import (
     predict_run,
     steady_step,
 )
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Accelerator, with_gpus
 from zerowiz.core.measured_run import (
     KeptRun,

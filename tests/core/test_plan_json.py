@@ -12,7 +12,7 @@ from zerowiz.core.decision.open_settings import Search, find_limits, search
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.remedy_table import encode_remedy
 from zerowiz.core.decision.uncertainty import Assumption
-from zerowiz.core.machine.spec import decode_machine, parse_spec
+from zerowiz.core.machine.names import decode_machine, parse_spec
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import ModelSource

@@ -11,7 +11,7 @@ from msgspec.structs import fields
 
 from zerowiz.core.decision.job import History
 from zerowiz.core.launch.job_nodes import AttemptSpec, Join, OpenRendezvous
-from zerowiz.core.machine.spec import decode_machine, encode_machine
+from zerowiz.core.machine.names import decode_machine, encode_machine
 from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
 from zerowiz.core.measured_run import KeptRun, MachineResults
 from zerowiz.core.memory.micro_step import Traced

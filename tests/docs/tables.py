@@ -15,8 +15,7 @@ from core.model import test_from_name as model_names
 from docs.blocks import sources, table
 from docs.json_tables import PLAN, Parts, definitions
 
-from zerowiz.core.machine.names import GpuModel, Instance, match_models
-from zerowiz.core.machine.spec import parse_machine
+from zerowiz.core.machine.names import GpuModel, Instance, match_models, parse_machine
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import KnownModel, find_known

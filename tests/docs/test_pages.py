@@ -26,7 +26,7 @@ from recorded import described
 from zerowiz.cli import usage
 from zerowiz.core.findings import Rule
 from zerowiz.core.lint.linter import RULES as CHECK_RULES
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.model.from_name import find_known
 from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.errors import DOCUMENTATION, HAS_SITE, ExitCode, page_of

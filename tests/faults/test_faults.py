@@ -12,7 +12,7 @@ from faults.zoo import build_zoo
 from recorded import play, recording
 
 from zerowiz.cli.commands import COMMANDS
-from zerowiz.core.machine.spec import decode_machine, encode_machine
+from zerowiz.core.machine.names import decode_machine, encode_machine
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.errors import PreflightError

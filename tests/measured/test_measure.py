@@ -16,7 +16,7 @@ from ranks.harness import CompletedRun, rank_environ
 from ranks.harness import run as run_command
 
 from zerowiz.core.decision.evaluate import evaluate_with
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.structs import replace
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.package_data import read_gpu_table

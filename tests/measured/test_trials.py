@@ -25,7 +25,7 @@ from measured.trials import (
     stepper_for,
 )
 
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Accelerator, LinkClass
 from zerowiz.core.memory import losses as predicted_losses
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS

@@ -28,7 +28,7 @@ CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 
 IN_A_JOB = """
 import json, os, sys
-from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.names import encode_machine
 from zerowiz.core.machine.merge import merge_nodes
 from zerowiz.probe.machine.fleet import ask_nodes
 from zerowiz.probe.machine.fleet import argv_for, node_command, pick_transport

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.model.hf_config import model_from_config

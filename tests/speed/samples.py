@@ -9,7 +9,7 @@ from measured.rows import Row, family_of, rank_of, read_every_row, read_model, r
 from measured.trials import measured_step
 
 from zerowiz.core.machine.interconnect import without_peer_to_peer
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model

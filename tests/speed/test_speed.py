@@ -42,7 +42,7 @@ from speed.timing_cases import (
 from speed.traffic import Traffic, count_traffic
 
 from zerowiz.app.options import Options
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
 from zerowiz.core.speed.costs import COSTS, GpuRates, find_rates
 from zerowiz.core.speed.step_time import (

@@ -10,7 +10,7 @@ from ui.streams import TerminalStream
 from zerowiz.core.catalog import find_offers, plan_run
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.job import Job, Objective
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.machine_kinds import (
     MachineCandidate,

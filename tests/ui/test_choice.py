@@ -5,7 +5,7 @@ import pytest
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.open_settings import Candidate
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategies import ZERO1, ZERO2

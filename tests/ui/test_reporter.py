@@ -22,7 +22,7 @@ from zerowiz.core.job_end import (
     PredictedFigures,
 )
 from zerowiz.core.launch.plan import LaunchPlan, Resume, ResumeFrom
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Host
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.script.facts import Convention, ScriptFacts

@@ -6,7 +6,7 @@ from ui.streams import TerminalStream
 
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.job import Job
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.structs import replace

@@ -22,7 +22,7 @@ from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
 from zerowiz.core.decision.job import Job, Uncounted
 from zerowiz.core.decision.questions import QUESTIONS, AnswerKind
 from zerowiz.core.decision.uncertainty import Assumption, SettledBy
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Interconnect, LinkClass, Network, NetworkKind
 from zerowiz.core.strategies import STRATEGIES, ZERO2
 from zerowiz.core.structs import replace

@@ -22,7 +22,7 @@ from zerowiz.core.launch import plan
 from zerowiz.core.launch.plan import needs_rank_program
 from zerowiz.core.preflight import facts
 from zerowiz.core.script import config_delivery
-from zerowiz.emit import job, measure, processes
+from zerowiz.emit import job, processes
 from zerowiz.probe.preflight import read_facts
 from zerowiz.worker import first_steps, measured_script, prepared_script, rank
 
@@ -54,7 +54,7 @@ SAME = {
         prepared_script.CONFIG_VARIABLE,
         config_delivery.CONFIG_VARIABLE,
     ),
-    "the variable of measured steps": (measured_script.STEPS_VARIABLE, measure.STEPS_VARIABLE),
+    "the variable of measured steps": (measured_script.STEPS_VARIABLE, job.STEPS_VARIABLE),
     "the folder of measured steps": (
         measured_script.MEASURED_FOLDER,
         processes.MEASURED_FOLDER,

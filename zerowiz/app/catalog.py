@@ -14,7 +14,7 @@ from zerowiz.core.catalog import (
     find_offers,
 )
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
+from zerowiz.core.machine.names import MOST_GPUS_PER_NODE
 from zerowiz.core.machine_kinds import MachineCandidate, PriceList, list_kinds
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace, shows

@@ -28,7 +28,7 @@ from zerowiz.core.model.from_name import config_of_size, model_from_size, parse_
 from zerowiz.core.structs import encode, replace
 from zerowiz.core.workload import Loop
 from zerowiz.emit.files import add_files, replace_file
-from zerowiz.emit.measure import run_own_script
+from zerowiz.emit.job import run_own_script
 from zerowiz.emit.processes import read_measured
 from zerowiz.errors import InterruptedByUserError, UsageError, ZerowizError
 from zerowiz.probe.machine.machine_file import read_results, results_path

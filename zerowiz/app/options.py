@@ -581,7 +581,7 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         if length is None:
             return None
         from zerowiz.core.catalog import plan_run  # noqa: PLC0415 - most plans ask for no run
-        from zerowiz.core.machine.spec import named_instance  # noqa: PLC0415 - as above
+        from zerowiz.core.machine.names import named_instance  # noqa: PLC0415 - as above
 
         prices = self.read_prices()
         instance = named_instance(machine or "", read_instances())

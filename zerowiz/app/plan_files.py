@@ -34,7 +34,7 @@ from zerowiz.core.launch.provenance import (
     without_identities,
 )
 from zerowiz.core.launch.secrets import hide_secret_values, hide_secrets
-from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.names import encode_machine
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.plan_json import encode_decision
 from zerowiz.core.script.config_delivery import add_words

@@ -11,10 +11,11 @@ from zerowiz.core.machine.names import (
     close_names,
     find_instance,
     find_model,
+    instance_node,
     match_models,
     own_name,
+    parse_spec,
 )
-from zerowiz.core.machine.spec import instance_node, parse_spec
 from zerowiz.core.machine.types import Machine, Network, NetworkKind
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import UsageError

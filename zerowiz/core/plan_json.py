@@ -7,7 +7,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.open_settings import Candidate, Limit, Search
 from zerowiz.core.decision.uncertainty import Interval, settled_by
-from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.names import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.speed.costs import StepTime

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-# emit/measure.py: after how many optimizer steps the training is ended, if it is.
+# emit/job.py: after how many optimizer steps the training is ended, if it is.
 STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
 # emit/processes.py: the folder of the attempt, and in it that of these reports.
 ATTEMPT_VARIABLE, MEASURED_FOLDER = "ZEROWIZ_ATTEMPT", "measured"

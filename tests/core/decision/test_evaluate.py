@@ -19,7 +19,7 @@ from zerowiz.core.decision.evaluate import (
 )
 from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.write import Handover, write_config
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import (
     Accelerator,
     Gpu,

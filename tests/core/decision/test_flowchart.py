@@ -24,7 +24,7 @@ from zerowiz.core.decision.flowchart import (
 )
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedies import find_remedies
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Host, LinkClass, Machine
 from zerowiz.core.memory.allocations import Allocation, AllocationKind, Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS

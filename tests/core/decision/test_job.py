@@ -32,7 +32,7 @@ from zerowiz.core.decision.job import (
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.job_end import Cause, decide_again, memory_of, remember
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Accelerator, Gpu, Host, Machine, MachineSource
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.model.from_name import model_from_size
@@ -243,7 +243,7 @@ def test_it_holds_for_this_job_and_larger_steps_of_it(
 KEY = """
 from zerowiz.core.decision.job import job_key
 from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.workload import Workload
 from zerowiz.probe.package_data import read_gpu_table
 machine = parse_spec("4xA100-40GB", read_gpu_table())

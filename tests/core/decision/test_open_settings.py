@@ -33,7 +33,7 @@ from zerowiz.core.decision.open_settings import (
     without_needlessly_tight,
     worst_losses,
 )
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Host
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.rank_sizes import StrategyRow

@@ -33,7 +33,7 @@ from zerowiz.core.decision.remedy_table import (
 )
 from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.job_gpus import choose_gpus
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import (
     Accelerator,
     Host,

@@ -7,7 +7,7 @@ import pytest
 
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.unsupported import COMBINATIONS, Asked, refuse_unsupported
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.strategies import (

@@ -18,7 +18,7 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.write import AUTO, Handover, render_config, write_config
 from zerowiz.core.lint.config import Context, on_machine
 from zerowiz.core.lint.linter import lint
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Host, Machine, Network, NetworkKind
 from zerowiz.core.memory.activations import Activations
 from zerowiz.core.memory.buffers import Buffers

@@ -16,7 +16,7 @@ from zerowiz.core.launch.plan import (
     launcher_options,
     merge_env,
 )
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Accelerator, Host, Machine
 from zerowiz.core.structs import replace
 from zerowiz.probe.package_data import read_gpu_table

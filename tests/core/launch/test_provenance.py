@@ -31,7 +31,7 @@ from zerowiz.core.launch.provenance import (
     render_plan,
     without_identities,
 )
-from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.names import encode_machine
 from zerowiz.core.machine.types import (
     Gpu,
     GpuProcess,

@@ -12,9 +12,11 @@ from zerowiz.core.machine.names import (
     close_names,
     find_model,
     match_models,
+    named_instance,
     normalize_instance,
+    parse_machine,
+    parse_spec,
 )
-from zerowiz.core.machine.spec import named_instance, parse_machine, parse_spec
 from zerowiz.core.machine.types import (
     Host,
     LinkClass,

@@ -7,7 +7,7 @@ from measured.rows import Row, read_model, read_rows, workload_of
 from saved_tensors import measure_saved_bytes
 
 from zerowiz.core.decision.job import Job
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.memory.activations import (
     Activations,
     activations,

@@ -17,7 +17,7 @@ from measured.trials import measured_phases, predict_phases
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_all
 from zerowiz.core.decision.job import Job, Uncounted
 from zerowiz.core.decision.uncertainty import Assumption
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import (
     Accelerator,
     Gpu,

@@ -11,7 +11,7 @@ from paths import TESTS
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, FlowchartQuestion, Reason, decide
 from zerowiz.core.decision.job import Job, list_shared, why_not_shared
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.activations import activations
 from zerowiz.core.model.hf_config import model_from_config

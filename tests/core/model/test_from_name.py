@@ -12,7 +12,7 @@ from paths import MODELS
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.job import Job
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.model.from_name import (
     KnownModel,
     close_known,

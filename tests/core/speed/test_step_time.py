@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_models import models as random_models
 
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import (
     Accelerator,
     Interconnect,

@@ -13,7 +13,7 @@ import pytest
 from paths import ROOT
 
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
-from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.names import encode_machine
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.fleet import (

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import names, play, recording
 
-from zerowiz.core.machine.spec import encode_machine, parse_spec
+from zerowiz.core.machine.names import encode_machine, parse_spec
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.structs import replace
 from zerowiz.errors import ExitCode, UsageError, ZerowizError

@@ -12,7 +12,6 @@ from pathlib import Path
 from msgspec import Struct
 
 import zerowiz
-from zerowiz.app.launch.attempts import run_attempts
 from zerowiz.app.launch.start import (
     NodeLaunch,
     Run,
@@ -20,6 +19,7 @@ from zerowiz.app.launch.start import (
     deliver_plan,
     entry_point,
     make_launch_plan,
+    run_attempts,
 )
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter, Reporter

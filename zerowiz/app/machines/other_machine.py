@@ -4,8 +4,7 @@ from pathlib import Path
 
 from zerowiz.app.options import Options, refuse_gpus, with_count
 from zerowiz.core.machine.job_gpus import select_gpus
-from zerowiz.core.machine.names import find_model
-from zerowiz.core.machine.spec import named_instance, parse_machine
+from zerowiz.core.machine.names import find_model, named_instance, parse_machine
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError

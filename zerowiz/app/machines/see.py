@@ -13,7 +13,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
 from zerowiz.core.launch.provenance import PlannedFile, without_identities
 from zerowiz.core.machine.merge import Fleet
-from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.names import encode_machine
 from zerowiz.core.machine.types import Host, JobAllocation, Machine, Network, with_gpus
 from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import write_file

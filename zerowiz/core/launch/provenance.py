@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from msgspec import Struct
 
 from zerowiz.core import shell
-from zerowiz.core.machine.spec import decode_machine
+from zerowiz.core.machine.names import decode_machine
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.core.structs import encode, parse_json, replace

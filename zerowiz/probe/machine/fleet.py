@@ -20,7 +20,7 @@ from typing import IO
 from msgspec import Struct
 
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
-from zerowiz.core.machine.spec import decode_machine
+from zerowiz.core.machine.names import decode_machine
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerowiz.core.machine.job_gpus import select_gpus
-from zerowiz.core.machine.spec import decode_machine
+from zerowiz.core.machine.names import decode_machine
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.structs import decode, parse_json, replace
 from zerowiz.errors import UsageError
