@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recorded import FileAnswers
 
-from zerowiz.probe.host_files import FOLDER, Files, Space
+from zerowiz.probe.host_files import Files, Space
 
 # A host that answers whatever is asked of one: each fact of `Host` is read from these files.
 ANSWERING = FileAnswers(
@@ -17,8 +17,7 @@ ANSWERING = FileAnswers(
         "sys/devices/system/node/has_cpu": "0-1\n",
     },
     space={
-        "dev/shm": Space(total_bytes=2**33, free_bytes=2**33, device="0:26"),
-        FOLDER: Space(total_bytes=2**40, free_bytes=2**39, device="259:2"),
+        "dev/shm": Space(total_bytes=2**33, free_bytes=2**33),
     },
 )
 
@@ -36,4 +35,4 @@ def build_host(
             (root / target).mkdir(parents=True)
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).symlink_to(root / target)
-    return Files(root=root, folder=root)
+    return Files(root=root)

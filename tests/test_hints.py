@@ -18,7 +18,6 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "`${}` must be {}, not {}",
             "`{}` is set twice",
             "`${}` must be at least 1, not {}",
-            "`--disk {}` is not a folder",
             "`{}` after the script has no file name",
             "`{}` is not the name of a host",
             "`{}` takes a text",

@@ -279,7 +279,6 @@ def test_an_option_of_one_plan_is_refused_where_two_are_compared(here: Run, opti
     ("line", "problem"),
     [
         ("machine --machine 8xH100 --force", "`--force` has no effect without `--save`"),
-        ("machine --machine 8xH100 --disk .", "`--disk` has no effect with `--machine`"),
         ("launch --max-attempts 3 x.py", "`--max-attempts` has no effect without `--escalate`"),
     ],
     ids=lambda text: text.partition(" ")[0],

@@ -102,7 +102,6 @@ _OF_OPTION: Mapping[str, Values] = {
     "--output": _NEW_FILES,
     "--save": _NEW_FILES,
     "--html": _NEW_FILES,
-    "--disk": (("folder", "."), ODD, DEVICES),
     "--nvme-path": (("folder", "."), ODD, DEVICES),
     "--script": (tuple(SCRIPTS), tuple(BAD_SCRIPTS), (*ODD, *DEVICES)),
     "--from": (("0.16", "0.18"), ("0.1", "99", "0.18.x"), _ODD_TEXT),

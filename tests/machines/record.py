@@ -145,19 +145,18 @@ _EXPANDED: Mapping[str, Any] = {
 }
 
 
-def record(folder: Path, root: Path = Path("/")) -> tuple[Machine, dict[str, Any]]:
+def record(root: Path = Path("/")) -> tuple[Machine, dict[str, Any]]:
     """The machine of this host and the driver in place, and the recording of both.
 
     No variable is read: a recording is of a machine outside of every job, with all of its GPUs.
 
     Args:
-        folder: The job's folder, whose file system is read.
         root: As of `Files`.
 
     Raises:
         PreflightError: There is no GPU.
     """
-    files = FilesLog(files=Files(folder=folder, root=root))
+    files = FilesLog(files=Files(root=root))
     calls: Calls = {}
     with reading_here(CallLog(pynvml.nvmlLib, calls)):
         machine = read_machine(World(files=files, environ={}))
@@ -190,4 +189,4 @@ def _expand(value: Any, inside: Mapping[str, Any] | None, indent: str = "") -> s
 
 if __name__ == "__main__":
     pynvml.nvmlInit()
-    sys.stdout.write(render_recording(record(Path())[1]))
+    sys.stdout.write(render_recording(record()[1]))

@@ -147,7 +147,7 @@ def replayed(text: str) -> Machine:
 @each_recording
 def test_a_recording_is_the_very_machine_again(name: str, tmp_path: Path, driver: Install) -> None:
     driver(library(name))
-    live, content = record(tmp_path, tmp_path)
+    live, content = record(tmp_path)
     assert hashed(live) == replayed(render_recording(content))
 
 
@@ -197,7 +197,7 @@ def test_no_name_in_a_cgroup_survives_and_its_limit_does(
 ) -> None:
     driver(library("h200-x2"))
     build(tmp_path, CGROUPS[cgroup], v1=v1)
-    live, content = record(tmp_path, tmp_path)
+    live, content = record(tmp_path)
     text = render_recording(content)
     assert_clean(text)
     assert live.host == replayed(text).host

@@ -276,20 +276,20 @@ def host_of(copied: Copy) -> dict[str, object]:
 def test_a_probe_touches_its_fact_its_file_its_merge_and_its_words(copied: Copy) -> None:
     recipe = read_recipes()["a probe"]
 
-    copied.insert(FACT, FIELD, before="    disk: Disk | None = None\n")
+    copied.insert(FACT, FIELD, before="    computes_bf16: bool | None = None\n")
     unread = copied.unfinished(recipe)
     assert unread
 
     copied.insert_all(
         (PROBE, MODE, '_NODES = "sys/devices/system/node"\n'),
         (PROBE, PARSED, "def parse_list("),
-        (PROBE, READ, "        disk=_read_disk(files),\n"),
+        (PROBE, READ, "        memlock_bytes=parse_memlock("),
         (FILES, ANSWER, '        "proc/cpuinfo":'),
     )
     assert set(recipe.tests) - unread <= copied.unfinished(recipe)
     copied.edit(SCRUB, PATHS, RECORDED)
     copied.insert_all(
-        (MERGE, MERGED, "        disk=_merge_disks("),
+        (MERGE, MERGED, "        computes_bf16=_all_true("),
         (SHOWN, WORDS, '        "bf16": {True: '),
     )
     allowed = Path("/", OVERCOMMIT).read_text(encoding="utf-8") != "2\n"

@@ -112,14 +112,10 @@ def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa:
             )
 
 
-# By command: an option, another, and whether it means nothing without that one, or beside it.
-RELATIONS: Mapping[str, tuple[tuple[str, str, bool], ...]] = {
-    "launch": (("max_attempts", "escalate", True),),
-    "machine": (
-        ("force", "save", True),
-        ("deadline", "hostfile", True),
-        ("disk", "spec", False),
-    ),
+# By command: an option, and another without which it means nothing.
+RELATIONS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "launch": (("max_attempts", "escalate"),),
+    "machine": (("force", "save"), ("deadline", "hostfile")),
 }
 
 
@@ -130,12 +126,11 @@ def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - as
         UsageError: There is one.
     """
     spelled = {param.name: max(param.opts, key=len) for param in command.params}
-    for option, other, is_needed in RELATIONS.get(command.name, ()):
+    for option, other in RELATIONS.get(command.name, ()):
         source = context.get_parameter_source(option)
         is_typed = source is not None and source.name == "COMMANDLINE"
-        if is_typed and bool(context.params[other]) is not is_needed:
-            how = "without" if is_needed else "with"
+        if is_typed and not context.params[other]:
             raise UsageError(
-                f"`{spelled[option]}` has no effect {how} `{spelled[other]}`",
+                f"`{spelled[option]}` has no effect without `{spelled[other]}`",
                 f"remove `{spelled[option]}`",
             )

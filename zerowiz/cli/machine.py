@@ -72,9 +72,6 @@ def machine(
             help="Time limit for each node to answer",
         ),
     ] = DEADLINE_S,
-    disk: Annotated[
-        Path | None, typer.Option("--disk", help="Folder that offload would use")
-    ] = None,
     save: Annotated[
         Path | None, typer.Option("--save", help="Save the machine to a file for --machine")
     ] = None,
@@ -93,7 +90,6 @@ def machine(
         interconnect=interconnect,
         hostfile=hostfile,
         probe_timeout=probe_timeout,
-        output_dir=disk,
         force=force,
     )
     reporter = TerminalReporter(with_waits=not as_json)
@@ -101,7 +97,7 @@ def machine(
         seen = see_machine(options, save, reporter, deadline_s=deadline)
     except PreflightError:
         if spec is None and hostfile is None and not as_json:
-            here = see_host(disk)
+            here = see_host()
             show_host(here.host, here.network, here.allocation, here.scheduler, sys.stdout)
         raise
     if as_json:

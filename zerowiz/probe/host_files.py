@@ -32,9 +32,6 @@ def hash_uuids(text: str) -> str:
 # /proc/cpuinfo has 2 kB for each core, and a file of hosts a name for each rank.
 _MOST_BYTES = 4 * 2**20
 
-FOLDER = "{folder}"
-"""Stands for the path of the job's folder."""
-
 
 class Space(Struct, frozen=True, kw_only=True):
     """The size of the file system that holds a path."""
@@ -42,8 +39,6 @@ class Space(Struct, frozen=True, kw_only=True):
     total_bytes: Count
     free_bytes: Count
     """For a process that is not root."""
-    device: str
-    """`MAJOR:MINOR`, as /sys/dev/block names it; major 0 is no block device (overlay, NFS)."""
 
 
 class Files(Struct, frozen=True, kw_only=True):
@@ -51,23 +46,18 @@ class Files(Struct, frozen=True, kw_only=True):
 
     root: Path = Path("/")
     """The host's root; tests build a whole host in a folder."""
-    folder: Path = Path()
-    """The path that `FOLDER` stands for."""
-
-    def _path(self, path: str) -> Path:
-        return self.folder if path == FOLDER else self.root / path
 
     def text(self, path: str) -> str | None:
         """The content of a file; `None` where it is missing or cannot be read."""
         try:
-            return read_named(self._path(path), _MOST_BYTES).decode("utf-8", "replace")
+            return read_named(self.root / path, _MOST_BYTES).decode("utf-8", "replace")
         except OSError:
             return None
 
     def names(self, folder: str) -> tuple[str, ...]:
         """The names in a folder, sorted; empty where it is missing or cannot be read."""
         try:
-            return tuple(sorted(entry.name for entry in self._path(folder).iterdir()))
+            return tuple(sorted(entry.name for entry in (self.root / folder).iterdir()))
         except OSError:
             return ()
 
@@ -75,7 +65,7 @@ class Files(Struct, frozen=True, kw_only=True):
         """The path with every symbolic link resolved; `None` where it is missing."""
         try:
             # Path.resolve() raises no OSError on a loop before Python 3.13.
-            resolved = Path(os.path.realpath(self._path(path), strict=True))
+            resolved = Path(os.path.realpath(self.root / path, strict=True))
             return resolved.relative_to(os.path.realpath(self.root)).as_posix()
         except (OSError, ValueError):
             return None
@@ -83,19 +73,17 @@ class Files(Struct, frozen=True, kw_only=True):
     def space(self, path: str) -> Space | None:
         """The size of the file system under a path; `None` where the path is missing."""
         try:
-            system = os.statvfs(self._path(path))
-            device = self._path(path).stat().st_dev
+            system = os.statvfs(self.root / path)
         except OSError:
             return None
         return Space(
             total_bytes=system.f_blocks * system.f_frsize,
             free_bytes=system.f_bavail * system.f_frsize,
-            device=f"{os.major(device)}:{os.minor(device)}",
         )
 
     def opens(self, path: str) -> bool:
         """Whether this process may read and write a file."""
-        return os.access(self._path(path), os.R_OK | os.W_OK)
+        return os.access((self.root / path), os.R_OK | os.W_OK)
 
     def python_call_seconds(self) -> float | None:
         """What a call takes in Python on the host; `None` where nobody can tell."""

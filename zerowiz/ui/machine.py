@@ -23,7 +23,7 @@ from zerowiz.ui.text import cells, columns_of, draw, gib, mib, pad, say, show_ro
 _UNKNOWN = "-"
 
 _LABELS = (
-    *(N_("Nodes"), N_("Link"), N_("Driver"), N_("Host"), N_("Disk")),
+    *(N_("Nodes"), N_("Link"), N_("Driver"), N_("Host")),
     *(N_("Network"), N_("Job")),
 )
 _LABEL_COLUMNS = max(cells(_(label)) for label in _LABELS) + 2
@@ -139,18 +139,6 @@ def _host_facts(
     value: Host, network: Network, allocation: JobAllocation | None
 ) -> Iterator[tuple[str, str]]:
     yield "Host", _host(value)
-    if value.disk is not None:
-        disk = value.disk
-        kind = {True: "NVMe", False: _("no NVMe"), None: _("unknown device")}[disk.is_nvme]
-        yield (
-            "Disk",
-            _(
-                "{free_bytes} free of {total_bytes} ({kind})",
-                free_bytes=gib(disk.free_bytes),
-                total_bytes=gib(disk.total_bytes),
-                kind=kind,
-            ),
-        )
     nics = "; ".join(map(_nic, network.nics))
     yield "Network", sentences.network(network) + (f" ({nics})" if nics else "")
     if allocation is not None:

@@ -21,7 +21,6 @@ from zerowiz.core.machine.merge import (
 )
 from zerowiz.core.machine.types import (
     Accelerator,
-    Disk,
     Gpu,
     Host,
     Interconnect,
@@ -347,10 +346,6 @@ ANONYMOUS = replace(SMALL.gpus[0], uuid=None)
 NVLINKS = (PairLink(pair=(0, 1), nvlinks=18, bytes_per_s=450 * GB),)
 BRIDGE = PairLink(pair=(0, 1), nvlinks=4, bytes_per_s=100 * GB)
 SLOW_PAIRS = [PairLink(pair=(i, 2), nvlinks=0, bytes_per_s=GB) for i in range(2)]
-DISKS = [
-    Disk(total_bytes=9, free_bytes=3, is_nvme=True),
-    Disk(total_bytes=5, free_bytes=4, is_nvme=None),
-]
 MERGED: Mapping[str, tuple[list[Machine], Mapping[str, object]]] = {
     "the worst of each fact comes from any node": (
         [
@@ -436,14 +431,6 @@ MERGED: Mapping[str, tuple[list[Machine], Mapping[str, object]]] = {
             ((True, None), None),
         )
     },
-    "disks": (
-        [with_host(disk=disk) for disk in DISKS],
-        {"host.disk": Disk(total_bytes=5, free_bytes=3)},
-    ),
-    "a disk that nobody knows": (
-        [*(with_host(disk=disk) for disk in DISKS), node()],
-        {"host.disk": None},
-    ),
 }
 
 

@@ -7,9 +7,9 @@ from fake_host import ANSWERING, build_host
 from machines.record import scrub_files
 from recorded import FileAnswers, RecordedFiles
 
-from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Disk, Host, LinkClass
+from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Host, LinkClass
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import FOLDER, Files, Space, hash_uuids
+from zerowiz.probe.host_files import Files, Space, hash_uuids
 from zerowiz.probe.machine.host import (
     cpu_machine,
     parse_cgroup_paths,
@@ -189,8 +189,6 @@ def test_this_host_can_be_read() -> None:
     assert host.available_bytes <= host.total_bytes
     assert host.available_by
     assert host.cores
-    assert host.disk
-    assert host.disk.free_bytes <= host.disk.total_bytes
 
 
 V2, V1 = "cgroup v2", "cgroup v1"
@@ -446,82 +444,9 @@ def test_a_quota_of_a_cgroup_bounds_the_cores(
 
 
 def test_shared_memory_is_the_size_of_its_file_system() -> None:
-    space = Space(total_bytes=64 * 2**20, free_bytes=0, device="0:53")
+    space = Space(total_bytes=64 * 2**20, free_bytes=0)
     host = read_host(RecordedFiles(answers=FileAnswers(space={"dev/shm": space})))
     assert 64 * 2**20 == host.shm_bytes
-
-
-NVME = "sys/devices/pci0000:3c/0000:3c:01.0/0000:3d:00.0/nvme/nvme{n}/nvme{n}n1"
-SATA = "sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda/sda2"
-VIRTUAL = "sys/devices/virtual/block"
-
-
-def read_disk(root: Path, device: str, links: dict[str, str]) -> Disk | None:
-    host = build_host(root, {}, links)
-    here = Space(total_bytes=100, free_bytes=40, device=device)
-    answers = FileAnswers(space={FOLDER: here})
-    for path in links:
-        answers.real[path] = host.real(path)
-    for folder in {path.rpartition("/")[0] for path in links}:
-        answers.names[folder] = host.names(folder)
-    return read_host(RecordedFiles(answers=answers)).disk
-
-
-@pytest.mark.parametrize(
-    ("device", "links", "expected"),
-    [
-        ("259:2", {"sys/dev/block/259:2": NVME.format(n=0) + "/nvme0n1p2"}, True),
-        ("8:2", {"sys/dev/block/8:2": SATA}, False),
-        ("0:31", {}, None),
-        ("259:9", {}, None),
-        ("7:0", {"sys/dev/block/7:0": f"{VIRTUAL}/loop0"}, None),
-        (
-            "253:0",
-            {
-                "sys/dev/block/253:0": f"{VIRTUAL}/dm-0",
-                f"{VIRTUAL}/dm-0/slaves/nvme0n1p3": NVME.format(n=0) + "/nvme0n1p3",
-            },
-            True,
-        ),
-        (
-            "253:0",
-            {
-                "sys/dev/block/253:0": f"{VIRTUAL}/dm-0",
-                f"{VIRTUAL}/dm-0/slaves/md0": f"{VIRTUAL}/md0",
-                f"{VIRTUAL}/md0/slaves/nvme0n1": NVME.format(n=0),
-                f"{VIRTUAL}/md0/slaves/nvme1n1": NVME.format(n=1),
-            },
-            True,
-        ),
-        (
-            "259:5",
-            {
-                "sys/dev/block/259:5": f"{VIRTUAL}/md0/md0p1",
-                f"{VIRTUAL}/md0/slaves/nvme0n1": NVME.format(n=0),
-                f"{VIRTUAL}/md0/slaves/sda2": SATA,
-            },
-            False,
-        ),
-    ],
-    ids=["nvme", "sata", "overlay", "unknown", "loop", "lvm", "lvm on raid", "mixed raid"],
-)
-def test_a_disk_is_nvme_when_all_drives_under_it_are(
-    tmp_path: Path, device: str, links: dict[str, str], expected: bool | None
-) -> None:
-    disk = read_disk(tmp_path, device, links)
-    assert Disk(total_bytes=100, free_bytes=40, is_nvme=expected) == disk
-
-
-def test_a_disk_that_is_its_own_slave_ends() -> None:
-    answers = FileAnswers(
-        space={FOLDER: Space(total_bytes=1, free_bytes=1, device="253:0")},
-        real={
-            "sys/dev/block/253:0": f"{VIRTUAL}/dm-0",
-            f"{VIRTUAL}/dm-0/slaves/dm-0": f"{VIRTUAL}/dm-0",
-        },
-        names={f"{VIRTUAL}/dm-0/slaves": ("dm-0",)},
-    )
-    assert Disk(total_bytes=1, free_bytes=1) == read_host(RecordedFiles(answers=answers)).disk
 
 
 def test_cpu_ranks_share_the_host() -> None:
@@ -599,15 +524,6 @@ def test_what_never_ends_is_no_text(host: Files, what: str) -> None:
 def test_a_link_out_of_the_root_leads_nowhere(host: Files) -> None:
     (host.root / "out").symlink_to("/")
     assert host.real("out") is None
-
-
-def test_the_folder_of_the_job_has_a_name_of_its_own(host: Files, tmp_path: Path) -> None:
-    elsewhere = Files(root=Path("/"), folder=tmp_path)
-    assert host.names("") == elsewhere.names(FOLDER)
-    space = elsewhere.space(FOLDER)
-    assert space
-    assert 0 < space.free_bytes <= space.total_bytes
-    assert 2 == len(space.device.split(":"))
 
 
 def test_equal_uuids_are_hashed_equal_in_any_case_and_others_apart() -> None:

@@ -75,7 +75,7 @@ def see_machine(
     """The machine that the options mean, saved where that was asked for.
 
     Args:
-        options: What was said; `output_dir` is the folder that offload would use.
+        options: What was said.
         save: The file that gets it.
         reporter: Hears how many nodes of a hostfile have answered, and which GPU is waited for.
         deadline_s: For the nodes of a hostfile.
@@ -83,8 +83,6 @@ def see_machine(
     Raises:
         ZerowizError: It cannot be read, or not be saved.
     """
-    if options.output_dir is not None and not options.output_dir.is_dir():
-        raise UsageError(f"`--disk {options.output_dir}` is not a folder")
     if save is not None and not save.parent.is_dir():
         raise UsageError(
             f"`{save}` cannot be saved: folder `{save.parent}` does not exist",
@@ -110,13 +108,9 @@ class SeenHost(Struct, frozen=True, kw_only=True):
     """That jobs can be submitted to from here."""
 
 
-def see_host(folder: Path | None) -> SeenHost:
-    """This host, its network and its scheduler: what there is to see where no GPU is.
-
-    Args:
-        folder: That offload would use.
-    """
-    files, environ = Files(folder=folder or Path()), os.environ
+def see_host() -> SeenHost:
+    """This host, its network and its scheduler: what there is to see where no GPU is."""
+    files, environ = Files(), os.environ
     return SeenHost(
         host=read_here(World(files=files, environ=environ)),
         network=read_network(files, environ),

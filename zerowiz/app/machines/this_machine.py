@@ -1,7 +1,6 @@
 """Read the machine that this runs on: its GPUs, or its cores as ranks of the CPU accelerator."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from zerowiz.app.options import (
     Options,
@@ -40,9 +39,7 @@ def read_this(
     timeout_s = CALL_TIMEOUT_S if options.probe_timeout is None else options.probe_timeout
     if timeout_s < 1:
         raise UsageError(f"`$probe_timeout {timeout_s:g}` must be at least 1 s")
-    # Offload would spill into the folder that is written to, so its disk is read.
-    files = Files(folder=options.output_dir or Path())
-    world = World(files=files, environ=environ, call_timeout_s=timeout_s, on_wait=reporter.event)
+    world = World(files=Files(), environ=environ, call_timeout_s=timeout_s, on_wait=reporter.event)
     return READERS[accelerator](options, world)
 
 

@@ -17,7 +17,6 @@ from msgspec import Struct, field
 
 from zerowiz.core.machine.types import (
     Accelerator,
-    Disk,
     Gpu,
     Host,
     Interconnect,
@@ -339,7 +338,6 @@ def _merge_hosts(hosts: Sequence[Host]) -> Host:
         numa_nodes=least(host.numa_nodes for host in hosts),
         shm_bytes=least(host.shm_bytes for host in hosts),
         memlock_bytes=least(host.memlock_bytes for host in hosts),
-        disk=_merge_disks([host.disk for host in hosts]),
         computes_bf16=_all_true(host.computes_bf16 for host in hosts),
         computes_fp16=_all_true(host.computes_fp16 for host in hosts),
     )
@@ -355,18 +353,6 @@ def _all_true(values: Iterable[bool | None]) -> bool | None:
     """False where any value is false, else unknown where any is, else true."""
     answers = set(values)
     return next((value for value in (False, None) if value in answers), True)
-
-
-def _merge_disks(disks: Sequence[Disk | None]) -> Disk | None:
-    known = [disk for disk in disks if disk is not None]
-    if len(known) < len(disks):
-        return None
-    kinds = {disk.is_nvme for disk in known}
-    return Disk(
-        total_bytes=min(disk.total_bytes for disk in known),
-        free_bytes=min(disk.free_bytes for disk in known),
-        is_nvme=next(kind for kind in (False, None, True) if kind in kinds),
-    )
 
 
 def _oldest(versions: Iterable[str | None]) -> str | None:

@@ -50,17 +50,6 @@ _ISAS_WITHOUT_FP16 = frozenset(
 _ISAS_WITHOUT_BF16 = _ISAS_WITHOUT_FP16 - {"avx512_core_bf16"} | {"avx2_vnni_2"}
 
 
-class Disk(Struct, frozen=True, kw_only=True):
-    """The file system that holds a folder."""
-
-    total_bytes: Count
-    """Its size."""
-    free_bytes: Count
-    """For a process that is not root."""
-    is_nvme: bool | None = None
-    """Whether all its drives are NVMe; `None` where the device is not known (overlay, NFS)."""
-
-
 class Host(Struct, frozen=True, kw_only=True):
     """One node's memory, cores and limits; `None` where a value is not known."""
 
@@ -80,8 +69,6 @@ class Host(Struct, frozen=True, kw_only=True):
     """The size of /dev/shm."""
     memlock_bytes: Count | None = None
     """How much memory may be locked (pinned); `UNLIMITED_BYTES` where there is no limit."""
-    disk: Disk | None = None
-    """The file system of the job's folder."""
     computes_bf16: bool | None = None
     """Whether the CPU multiplies in bf16; else torch emulates it. Read for CPU ranks alone."""
     computes_fp16: bool | None = None

@@ -1,14 +1,13 @@
-"""Read the memory, cores and disk of this host, within the limits of its cgroups and scheduler."""
+"""Read the memory and cores of this host, within the limits of its cgroups and scheduler."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
 from zerowiz.core.machine.types import (
     UNLIMITED_BYTES,
     Accelerator,
-    Disk,
     Gpu,
     Host,
     Interconnect,
@@ -20,7 +19,7 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import FOLDER, Files
+from zerowiz.probe.host_files import Files
 
 # Describe this host for DeepSpeed's CPU accelerator: ranks that share its memory and cores.
 
@@ -164,7 +163,6 @@ def read_host(
         numa_nodes=len(nodes) or None,
         shm_bytes=shm.total_bytes if shm else None,
         memlock_bytes=parse_memlock(_read(files, "proc/self/limits")),
-        disk=_read_disk(files),
     )
 
 
@@ -282,48 +280,6 @@ def _list_folders(mount: str, path: str | None) -> Iterator[str]:
         inside = [part for part in path.split("/") if part not in ("", ".", "..")]
         for depth in range(len(inside), -1, -1):
             yield "/".join([mount, *inside[:depth]])
-
-
-def _read_disk(files: Files) -> Disk | None:
-    space = files.space(FOLDER)
-    if space is None:
-        return None
-    return Disk(
-        total_bytes=space.total_bytes,
-        free_bytes=space.free_bytes,
-        is_nvme=_is_nvme(_list_drives(files, space.device)),
-    )
-
-
-def _is_nvme(drives: Sequence[str]) -> bool | None:
-    """Whether all drives are NVMe; `None` for a virtual device (a loop, memory) without drives."""
-    if not drives or any(_is_virtual(drive) for drive in drives):
-        return None
-    return all("/nvme" in drive for drive in drives)
-
-
-def _is_virtual(device: str) -> bool:
-    return "/devices/virtual/block/" in f"/{device}"
-
-
-def _list_drives(files: Files, device: str) -> list[str]:
-    """The drives under a block device, also below device mapper and RAID (md).
-
-    Major 0 (overlay, NFS) is no block device, and has no entry in /sys/dev/block.
-    """
-    top = files.real(f"sys/dev/block/{device}")
-    layers = [] if top is None else [top]
-    drives: list[str] = []
-    for layer in layers:  # the loop appends to the list
-        # The folder of a RAID's partition lies in that of the RAID, which has the slaves.
-        homes = (layer, layer.rpartition("/")[0]) if _is_virtual(layer) else ()
-        links = [
-            f"{home}/slaves/{name}" for home in homes for name in files.names(f"{home}/slaves")
-        ]
-        below = [files.real(link) or link for link in links]
-        layers += [drive for drive in below if drive not in layers]
-        drives += [] if below else [layer]
-    return drives
 
 
 def _read(files: Files, path: str) -> str:
