@@ -15,7 +15,7 @@ import pytest
 from kills.harness import HERE, SHIM, read_stat, supervised
 from kills.stand_in_ranks import PRELUDE, SAVES, SOON_S, STUBBORN, WAIT, end_of, meet, ranks, run
 
-from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.launch.plan import PROGRESS_VARIABLE, LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.emit.files import refuse_loss
 from zerowiz.emit.job import Watch, noted_signals
@@ -598,7 +598,16 @@ def do(folder: Path, plan: LaunchPlan, **environ: str) -> subprocess.CompletedPr
         text=True,
         check=False,
         timeout=60,
+        start_new_session=True,
     )
+
+
+def test_ctrl_c_before_there_are_ranks_ends_a_launcher_that_ignores_it(tmp_path: Path) -> None:
+    typed = "while :; do kill -INT 0; sleep 0.1; done"
+    plan = LaunchPlan(files=(), argv=("/bin/sh", "-c", typed), env={PROGRESS_VARIABLE: "1:"})
+    done = do(tmp_path, plan)
+    assert -signal.SIGTERM == done.returncode
+    assert done.stderr.endswith("interrupted\n")
 
 
 def test_the_command_runs_with_its_words_and_its_environment(tmp_path: Path) -> None:

@@ -402,6 +402,30 @@ def _say_start() -> None:
     sys.stderr.flush()
 
 
+# How often it is looked whether the launcher still runs.
+_LOOK_S = 1.0
+
+
+def _await_ctrl_c(launcher: int) -> NoReturn:
+    """Beside a launcher that ignores Ctrl-C, say that it came, and end what has no ranks yet."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # The launcher alone holds the files of the job.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    while os.getppid() == launcher:
+        if signal.sigtimedwait({signal.SIGINT}, _LOOK_S) is None:
+            continue
+        os.write(2, b"\x1b[2K\rinterrupted\n")
+        children = read_children(launcher)
+        # The launcher of a node ends its ranks itself (deepspeed 0.19.8, launcher/launch.py).
+        if not any(map(read_children, children)):
+            for pid in (launcher, *children - {os.getpid()}):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
+        break
+    os._exit(0)
+
+
 # Execute a LaunchPlan: write its files, then replace this process by the job.
 
 
@@ -421,6 +445,8 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
         # Ctrl-C reaches the ranks, and ends them: of the launcher it would only make a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _say_start()
+        if not os.fork():
+            _await_ctrl_c(os.getppid())
     try:
         os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
     except OSError as error:

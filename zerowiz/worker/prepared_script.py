@@ -89,8 +89,6 @@ def run_words(words: list[str]) -> None:
     except KeyboardInterrupt:
         if PROGRESS_VARIABLE not in os.environ:
             raise
-        if os.environ.get("RANK", "0") == "0":
-            os.write(2, b"\x1b[2K\rinterrupted\n")
         # As a shell has it: 128 and the number of the signal. Nothing of Python's own end is said.
         os._exit(130)
     except Exception as error:  # noqa: BLE001 - whatever the training raises
