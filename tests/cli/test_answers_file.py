@@ -297,6 +297,21 @@ def test_what_cannot_run_here_names_the_machine_that_it_was_planned_for(
     assert "`4xA100-40GB`" not in here("launch", "--isolated", *words, "--model", "10m").hints
 
 
+def test_a_dry_run_plans_for_the_machine_of_the_file_and_says_so_first_without_a_secret(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    (folder / "zerowiz.toml").write_text(
+        'script = "train.py"\nscript-args = ["--hub_token", "mine"]\n'
+        'machine = "4xA100-40GB"\nmodel = "10m"\nseq-len = 64\n'
+    )
+    said, told, *_others = here("launch", "--dry-run", "--force").stderr.splitlines()
+    assert said.startswith(
+        "note: no GPU is here: this is the plan for `4xA100-40GB` of zerowiz.toml"
+    )
+    assert told.endswith('train.py --hub_token "$HUB_TOKEN"`')
+
+
 def test_init_keeps_what_a_person_wrote(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     path = folder / "zerowiz.toml"

@@ -1,6 +1,7 @@
 """`zerowiz report`: the last launch beside its plan."""
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from templates.jobs import losses
 from zerowiz.core.decision.questions import TEMPLATES, Template
 from zerowiz.core.job_end import FILE_NAME
 from zerowiz.core.workload import Loop
+from zerowiz.emit.processes import read_pid_namespace
 
 ENDED = {"status": 0, "cause": "finished", "rank": None, "last_lines": []}
 DIED = {"status": 1, "cause": "cuda_oom", "rank": 1, "last_lines": ["no"]}
@@ -132,6 +134,19 @@ def test_a_running_job_shows_what_its_ranks_have_measured_yet(here: Run, folder:
     (reports / "rank-0.json").write_text(json.dumps(report))
     shown = here("report").stdout
     assert "it is running" in shown
+    assert "0.200 s" in shown
+    # Its rank runs no more, and nobody wrote how it ended: zerowiz was killed.
+    gone = {"pid": os.getpid(), "start_ticks": 0}
+    rank = {
+        "rank": 0,
+        "host": "here",
+        "space": read_pid_namespace(),
+        "process": gone,
+        "beside": gone,
+    }
+    (folder / "logs" / "rank-0.start.json").write_text(json.dumps(rank))
+    shown = here("report").stdout
+    assert "it has ended; zerowiz was killed before it could say how" in shown
     assert "0.200 s" in shown
 
 

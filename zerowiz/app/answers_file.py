@@ -28,10 +28,9 @@ from zerowiz.app.options import (
     of_one_run,
     with_plain,
 )
-from zerowiz.core import shell
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
 from zerowiz.core.launch.provenance import PlannedFile
-from zerowiz.core.launch.secrets import hide_secrets, without_secrets
+from zerowiz.core.launch.secrets import quote_words, without_secrets
 from zerowiz.core.machine.types import MachineSource
 from zerowiz.core.settings import Origin, SettingValue, strongest
 from zerowiz.core.structs import replace
@@ -315,8 +314,9 @@ def with_file(typed: Layers, file: AnswersFile, use: FileUse) -> Layers:
     said = {name: file.said(name, value) for name, value in values.items()}
     words = as_words(added(typed.options, options))
     if layers.script is not None and typed.script is None:
-        words += [layers.script, *hide_secrets(layers.script_args)]
-    what = f"from `{file.name}`: `{shell.join(words)}`" if words else f"`{file.name}` sets nothing"
+        words += [layers.script, *layers.script_args]
+    shown = " ".join(quote_words(words))
+    what = f"from `{file.name}`: `{shown}`" if words else f"`{file.name}` sets nothing"
     return replace(
         layers, options=options, values={**layers.values, **said}, notes=(*layers.notes, what)
     )

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -77,14 +78,6 @@ def _with_options(command: Callable[..., None], use: FileUse | None) -> Callable
         try:
             command(options=layers.options, **given)
         except ZerowizError as error:
-            elsewhere = layers.planned_for
-            if isinstance(error, NoGpuHereError) and options.dry_run and elsewhere is not None:
-                named = str(elsewhere.value)
-                TerminalReporter(quiet=options.quiet).note(
-                    f"no GPU is here: this is the plan for `{named}` of {elsewhere.source}"
-                )
-                command(options=replace(layers.options, machine=named), **given)
-                return
             typed = shell.join(["zerowiz", *sys.argv[1:]])
             error.hints = layers.hints(error, context.command_path, typed)
             raise
@@ -124,9 +117,27 @@ def _join(
         script_args=tuple(args) if isinstance(args, list) else (),
     )
     layers = join_layers(typed, use)
+    if options.dry_run and layers.planned_for is not None:
+        layers = _planned_elsewhere(layers, layers.planned_for)
     reporter = TerminalReporter(quiet=options.quiet, with_waits=False)
     for note in layers.notes:
         reporter.note(note)
+    return layers
+
+
+def _planned_elsewhere(layers: Layers, machine: SettingValue) -> Layers:
+    """The layers of a dry run with the machine of the answers file, where no GPU is here."""
+    from zerowiz.app.machines.machine import find_machine  # noqa: PLC0415 - most dry runs ask once
+
+    try:
+        find_machine(layers.options, os.environ)
+    except NoGpuHereError:
+        note = f"no GPU is here: this is the plan for `{machine.value}` of {machine.source}"
+        options = replace(layers.options, machine=str(machine.value))
+        return replace(layers, options=options, notes=(note, *layers.notes))
+    except ZerowizError:
+        # The command says it.
+        pass
     return layers
 
 
