@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.model.from_name import config_of_gpt, is_unknown
+from zerowiz.core.model.from_name import config_of_gpt, is_unknown, made_for
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
@@ -18,6 +18,7 @@ def read_and_trace(
     reporter: Reporter,
     *,
     trace: bool | None,
+    length_is_open: bool = False,
 ) -> ReadModel:
     """The model that `--model` names.
 
@@ -27,6 +28,7 @@ def read_and_trace(
         environ: Names the caches and the hub.
         reporter: Hears what is waited for.
         trace: Whether to trace; None traces what is not known otherwise, if that is possible.
+        length_is_open: Whether a trace takes no more tokens than the model was made for.
 
     Raises:
         ZerowizError: There is no such model, or it can be neither counted, traced nor guessed.
@@ -36,6 +38,10 @@ def read_and_trace(
     if named is None:
         notes = (assumptions.size_untraced(text),) if trace else ()
         return ReadModel(model=model_of(text, None), notes=notes)
+    longest = made_for(named.config)
+    if length_is_open and longest is not None:
+        tokens = min(longest, workload.sequence_tokens)
+        workload = replace(workload, sequence_tokens=tokens)
     return count_or_trace(text, named, workload, environ, reporter, trace=trace)
 
 
@@ -92,5 +98,6 @@ def read_near(text: str, environ: Mapping[str, str], *, trace: bool | None) -> R
     if trace or not text.strip() or not is_near(text, environ):
         return None
     named = read_config(text, environ=environ)
-    is_counted = named is None or not is_unknown(named.config)
+    by_sizes = config_of_gpt(text) is not None
+    is_counted = named is None or by_sizes or not is_unknown(named.config)
     return count_model(text, named) if is_counted else None

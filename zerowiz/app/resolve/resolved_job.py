@@ -566,7 +566,14 @@ def _fold_job(
     if settings.every_n_layers is not None:
         workload = replace(workload, every_n_layers=settings.every_n_layers.value)
     if read is None:
-        read = read_and_trace(named, workload, environ, reporter, trace=options.trace)
+        read = read_and_trace(
+            named,
+            workload,
+            environ,
+            reporter,
+            trace=options.trace,
+            length_is_open="sequence_tokens" not in of_step.decided,
+        )
     if "sequence_tokens" not in of_step.decided:
         workload = _within_positions(workload, read)
     _refuse_length(options, settings, workload, read.model)
@@ -645,10 +652,12 @@ def _fold_job(
 def _within_positions(workload: Workload, read: ReadModel) -> Workload:
     """The step with no longer a sequence than the model was made for, or with that of its images.
 
-    A trace was made of the step as it is, and completions that are generated have their own length.
+    A trace took no more, and completions that are generated have their own length.
     """
     longest, image_tokens = read.model.made_for_tokens, read.model.architecture.image_tokens
-    if longest is None or read.traced is not None or workload.trainer.row.generates:
+    if read.traced is not None:
+        longest = read.traced.runs[0].sequence_tokens
+    if longest is None or workload.trainer.row.generates:
         return workload
     tokens = image_tokens or min(workload.sequence_tokens, longest)
     return replace(workload, sequence_tokens=tokens)

@@ -243,6 +243,23 @@ def is_unknown(config: Config) -> bool:
     return isinstance(model_type, str) and (wraps or model_type not in FAMILIES)
 
 
+# What configs of transformers call the longest sequence; of an encoder-decoder that it writes.
+_LENGTHS = ("max_target_positions", "max_position_embeddings", "n_positions", "max_seq_len")
+
+
+def made_for(config: Config) -> int | None:
+    """The longest sequence that the model of a config was made for; None where it says none.
+
+    Example:
+        >>> made_for({"model_type": "whisper", "max_target_positions": 448})
+        448
+    """
+    text = config.get("text_config")
+    sizes = text if isinstance(text, dict) else config
+    said = (sizes.get(key) for key in _LENGTHS)
+    return next((length for length in said if isinstance(length, int) and length > 0), None)
+
+
 def _obstacle(text: Config, sizes: Config) -> str | None:
     """Why no Llama can stand for this model; None where one can."""
     if text.get("is_encoder_decoder"):
