@@ -148,7 +148,7 @@ def test_a_config_alone_needs_no_script_and_asks_for_the_method(
         ("How many sequences", "2" + ENTER),
         ("How many tokens", ENTER),
         ("gradient checkpointing?", "yes" + ENTER),
-        ("writes ds_config_zero0.json and says how to use it", ""),
+        ("writes ds_config_zero0.json and says how to go on", ""),
         ("The config is for 2 x NVIDIA A100-SXM4-80GB.", ""),
         ("Write the files?", ENTER),
     )

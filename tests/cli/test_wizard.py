@@ -150,7 +150,7 @@ RECORDED = {"script": "train.py", "model": "10m", "seq-len": 64}
 CONVERSATIONS = {
     "five questions": Conversation(
         ("init", *A100),
-        [("Python ", ""), *OPEN_END, (LAST, ENTER)],
+        [*OPEN_END, (LAST, ENTER)],
         {"script": "train.py", "machine": "4xA100-40GB", "model": "1b", "seq-len": 512},
         TWO,
     ),

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cli.harness import CTRL_C, DOWN, ENTER, HF_IN_CODE, HF_PARSER, UP, Terminal, answers_of
+from cli.harness import (
+    BACKSPACE,
+    CTRL_C,
+    DOWN,
+    ENTER,
+    HF_IN_CODE,
+    HF_PARSER,
+    UP,
+    Terminal,
+    answers_of,
+)
 from paths import TEMPLATES
 
 A100 = ("--machine", "4xA100-40GB")
@@ -60,6 +70,31 @@ def build(parser):
     return deepspeed.initialize(args=args, model=model)
 """,
 }
+OWN_MODEL = """\
+import argparse
+
+import deepspeed
+from torch import nn
+
+
+class GPT(nn.Module):
+    def __init__(self, vocabulary, width, layers):
+        super().__init__()
+        self.wte = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList([Block(width) for _ in range(layers)])
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=12)
+parser.add_argument("--n_layer", type=int, default=6)
+parser.add_argument("--n_embd", type=int, default=384)
+parser.add_argument("--lr", type=float, default=6e-4)
+parser = deepspeed.add_config_arguments(parser)
+args = parser.parse_args()
+model = GPT(50304, args.n_embd, args.n_layer)
+engine, *_ = deepspeed.initialize(args=args, model=model)
+"""
 LIGHTNING = """\
 import lightning as L
 from model import Model
@@ -99,6 +134,20 @@ CONVERSATIONS = {
             (WRITE, ENTER),
         ],
         {"model": "2b"},
+    ),
+    "a model of the script's own classes": Conversation(
+        {"train.py": OWN_MODEL},
+        (*A100, "--seq-len", "256", "--no-gradient-checkpointing"),
+        [
+            (WRITE, "change" + ENTER),
+            (CHANGE, "zzz"),
+            ("! no line has `zzz`", 3 * BACKSPACE + "model" + ENTER),
+            ("> gpt-6x384-v50304", "?"),
+            ("A folder has a config.json.", "?"),
+            ("? for more", "30m" + ENTER),
+            (WRITE, ENTER),
+        ],
+        {"model": "30m"},
     ),
     "another machine": Conversation(
         {"train.py": HF_IN_CODE},

@@ -294,7 +294,7 @@ def test_the_wizard_speaks_japanese_from_the_first_line_to_the_last(
             shown,
             (
                 "writes {config_path} and starts deepspeed with it",
-                "writes {config_path} and prints the command",
+                "writes {config_path} and says how to go on",
                 "keeps the other answers",
                 "writes nothing",
             ),

@@ -46,9 +46,10 @@ class Again(Enum):
     AGAIN = "again"
 
 
-# What a person has to know of the nodes, as nobody here does, and machines that they may not have:
-# Enter alone does not state it.
-_STATED = frozenset({"host_memory", "interconnect", "machine"})
+STATED = frozenset({"host_memory", "interconnect", "machine"})
+"""What a person has to know of the nodes, as nobody here does, and machines that they may not have:
+Enter alone does not state it.
+"""
 _AGAIN = Choice(
     value=Again.AGAIN.value, title=_("read my script again"), detail=_("once you have edited it")
 )
@@ -56,17 +57,23 @@ _NOTHING = Choice(value="nothing", title=_("nothing, go on"), detail=_("it may s
 _STOP = Choice(value="stop", title=_("stop here"), detail=_("nothing is written"))
 
 
-def remedy_question(plan: Plan, *, can_read_again: bool = False, first: int = 0) -> Question | None:
+def remedy_question(
+    plan: Plan, *, can_read_again: bool = False, first: int = 0, makes_surer: bool = False
+) -> Question | None:
     """Which remedy a person takes where nothing fits; None where something does, or none can be.
 
     Args:
         plan: What was decided.
         can_read_again: Whether the script can be read again.
         first: The first remedy that Enter alone may take.
+        makes_surer: Whether it is asked for what may fit, too.
     """
     remedies = takeable(plan)
-    if plan.strategy is not None or not remedies:
+    if not remedies or (plan.strategy is not None and not makes_surer):
         return None
+    if makes_surer:
+        text = _("It may not fit. What do you want to change?")
+        return _menu(text, remedies, (_NOTHING,), first)
     edits = any(remedy.edit is not None for remedy in plan.remedies)
     others = (_AGAIN, _STOP) if edits and can_read_again else (_STOP,)
     return _menu(_("Nothing fits yet. What do you want to change?"), remedies, others, first)
@@ -89,7 +96,7 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
     free = (
         str(index)
         for index, remedy in enumerate(remedies)
-        if index >= first and not _STATED & remedy.change.keys()
+        if index >= first and not STATED & remedy.change.keys()
     )
     return Question(
         key="remedy",
@@ -109,34 +116,25 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
 
 def _beyond(plan: Plan) -> list[str]:
     """What would help, and is not in the menu that follows."""
-    here = takeable(plan)
-    edits = [remedy for remedy in plan.remedies if remedy.edit is not None]
-    elsewhere = [remedy for remedy in plan.remedies if remedy.edit is None and remedy not in here]
-    text = []
-    if elsewhere:
-        text.append(_("Not in the menu below, as this machine cannot change:"))
-        text += map(remedies_text.hint, elsewhere)
-    if edits:
-        text.append(_("Not in the menu below, as you have to edit your script for it:"))
-        text += map(remedies_text.hint, edits)
-    return text
+    others = [remedies_text.hint(each) for each in plan.remedies if each not in takeable(plan)]
+    heading = _("Not in the menu below, as it changes your script or this machine:")
+    return [heading, *others] if others else []
 
 
-def take_remedy(plan: Plan, change: Change, machine: Machine) -> tuple[Plan, Machine]:
-    """The plan after a remedy was taken, and the machine that it is for.
+def take_remedy(plan: Plan, change: Change) -> Plan:
+    """The plan after a remedy was taken.
 
     Args:
         plan: The one that has the remedy.
         change: That of the remedy.
-        machine: That of the plan.
 
     Raises:
         ZerowizError: The job cannot be so.
     """
     changed = with_plain(plan.options, change)
-    machine = machine_of(changed, change, machine)
+    machine = machine_of(changed, change, plan.resolved.job.machine)
     read = None if "model" in change else plan.resolved.read
-    return plan_resolved(plan.resolved.with_change(changed, machine, read)), machine
+    return plan_resolved(plan.resolved.with_change(changed, machine, read))
 
 
 def _listed(plan: Plan) -> tuple[Remedy, ...]:
@@ -186,8 +184,7 @@ class Remedying:
     ) -> None:
         self._person, self._script = person, script
         self._reporter, self._can_read_again = reporter, can_read_again
-        self._now: tuple[Plan, Machine] | None = None
-        self._before: list[tuple[Plan, Machine]] = []
+        self._before: list[Plan] = []
         self._taken: list[Change] = []
 
     @property
@@ -211,76 +208,67 @@ class Remedying:
         if self._script is not None:
             self._reporter.script(self._script.facts)
         self._show(plan)
-        return self._take(plan, machine, can_go_back=can_go_back)
+        return self._take(plan, can_go_back=can_go_back)
 
     def undo(self, *, can_go_back: bool) -> Plan | Back | Again:
         """The plan without the remedy that was taken last, and what the person takes instead."""
-        plan, machine = self._undone()
-        return self._take(plan, machine, can_go_back=can_go_back)
+        return self._take(self._undone(), can_go_back=can_go_back)
 
-    def make_surer(self) -> Plan | None:
-        """The plan after a change that makes it fit; None where the person takes none.
+    def make_surer(self, plan: Plan) -> Plan | Back | Again:
+        """The plan after a change that makes it fit; as it is where the person takes none."""
+        return self._take(plan, can_go_back=True, makes_surer=True)
 
-        That is asked where `can_be_surer` holds for the plan that was decided last.
-        """
-        if self._person is None or self._now is None:
-            return None
-        plan, machine = self._now
-        text = _("It may not fit. What do you want to change?")
-        first = 0
-        while True:
-            answer = self._person.ask(_menu(text, takeable(plan), (_NOTHING,), first))
-            if isinstance(answer, Back) or answer == _NOTHING.value:
-                return None
-            if (after := self._after(plan, machine, int(answer))) is not None:
-                self._now = after
-                note_choices(after[0], self._reporter)
-                return after[0]
-            first = int(answer) + 1
-
-    def _after(self, plan: Plan, machine: Machine, index: int) -> tuple[Plan, Machine] | None:
-        """The plan after one of its remedies, and its machine; None where the job cannot be so."""
+    def _after(self, plan: Plan, index: int) -> Plan | None:
+        """The plan after one of its remedies; None where the job cannot be so."""
         change = takeable(plan)[index].change
         try:
-            after = take_remedy(plan, change, machine)
+            after = take_remedy(plan, change)
         except ZerowizError as error:
             self._reporter.error(error)
             return None
-        self._before.append((plan, machine))
+        self._before.append(plan)
         self._taken.append(change)
-        self._show(after[0])
+        self._show(after)
         return after
 
     def _show(self, plan: Plan) -> None:
         learning = sentences.learning(plan.resolved.learning)
         self._reporter.decision(plan.decision, _listed(plan), learning)
 
-    def _undone(self) -> tuple[Plan, Machine]:
-        """The plan without the remedy that was taken last, and its machine."""
+    def _undone(self) -> Plan:
+        """The plan without the remedy that was taken last."""
         self._taken.pop()
         return self._before.pop()
 
-    def _take(self, plan: Plan, machine: Machine, *, can_go_back: bool) -> Plan | Back | Again:
+    def _take(
+        self, plan: Plan, *, can_go_back: bool, makes_surer: bool = False
+    ) -> Plan | Back | Again:
         person = self._person
         # Enter alone does not take again what was refused.
         first = 0
         again = self._can_read_again
-        while person and (question := remedy_question(plan, can_read_again=again, first=first)):
+        while person and (
+            question := remedy_question(
+                plan, can_read_again=again, first=first, makes_surer=makes_surer
+            )
+        ):
             person.tell(_beyond(plan))
             answer = person.ask(question, can_go_back=bool(self._taken) or can_go_back)
+            if answer == _NOTHING.value or (makes_surer and isinstance(answer, Back)):
+                break
             if isinstance(answer, Back):
                 if not self._taken:
                     return answer
-                plan, machine = self._undone()
+                plan = self._undone()
                 first = 0
                 continue
             if answer == _AGAIN.value:
                 return Again.AGAIN
             if answer == _STOP.value:
                 raise DeclinedError(_("nothing was written"))
-            after = self._after(plan, machine, int(answer))
+            after = self._after(plan, int(answer))
             first = int(answer) + 1 if after is None else 0
-            plan, machine = after or (plan, machine)
-        self._now = plan, machine
+            plan = after or plan
+            makes_surer = makes_surer and after is None
         note_choices(plan, self._reporter, is_asked=person is not None)
         return plan

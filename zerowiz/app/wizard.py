@@ -46,7 +46,6 @@ from zerowiz.core.decision.questions import (
     is_relevant,
     next_question,
 )
-from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile
 from zerowiz.core.script.settings import ScriptSettings, facts_of
@@ -230,14 +229,20 @@ def plan_init(
     command, wanted = _understand(script, script_args, options, wanted, reporter)
     options = command.options
     machine = find_machine(options, os.environ, reporter=reporter)
-    if wanted.no_script:
-        return _plan_config(command, machine, wanted, reporter)
-    path = command.script or only_script([*find_scripts(Path())]) or DEFAULT_SCRIPT
-    run = read_as_said(path, command.script_args, options)
-    require_reachable(run, options)
-    check_words(run)
+    path = run = None
+    if not wanted.no_script:
+        path = command.script or only_script([*find_scripts(Path())]) or DEFAULT_SCRIPT
+        run = read_as_said(path, command.script_args, options)
+        require_reachable(run, options)
+        check_words(run)
+    elif open_questions(options, ScriptSettings())["model"] is None:
+        raise AnswerNeededError(
+            _("without a script, zerowiz cannot see which model is trained"),
+            _("set it with `$model`"),
+        )
     check_own_config(options, machine, run, reporter)
-    options = answer_for(options, run, None)
+    if run is not None:
+        options = answer_for(options, run, None)
     plan = decide_with(None, options, machine, run, reporter)
     planned = plan_written(command, path, plan, wanted, reporter)
     if options.dry_run:
@@ -245,21 +250,6 @@ def plan_init(
         with losses_shown(shown=not options.quiet):
             refuse_loss(*planned.files, force=options.force)
     return with_start(planned, reporter) if wanted.launch else planned
-
-
-def _plan_config(
-    command: Command, machine: Machine, wanted: InitOptions, reporter: Reporter
-) -> InitPlan:
-    """The plan of a config without a script."""
-    options = command.options
-    if open_questions(options, ScriptSettings())["model"] is None:
-        raise AnswerNeededError(
-            _("without a script, zerowiz cannot see which model is trained"),
-            _("set it with `$model`"),
-        )
-    check_own_config(options, machine, None, reporter)
-    plan = decide_with(None, options, machine, None, reporter)
-    return plan_written(command, None, plan, wanted, reporter)
 
 
 def ask_init(
@@ -381,12 +371,13 @@ class _Conversation:
         wizard, reporter, person = self._wizard, self._reporter, self._person
         command = replace(self._command, script_args=wizard.named.script_args)
         answers = self._answers
-        job = wizard.job(answers)
-        if job.run is not None:
-            check_own_config(job.options, job.machine, job.run, reporter)
-        remedying = Remedying(person, job.run, reporter, can_read_again=job.run is not None)
+        script, run, machine = wizard.job(answers)
+        options = wizard.options(answers)
+        if run is not None:
+            check_own_config(options, machine, run, reporter)
+        remedying = Remedying(person, run, reporter, can_read_again=run is not None)
         can_go_back = bool(answers.given)
-        plan = remedying.decide(job.options, job.machine, can_go_back=can_go_back)
+        plan = remedying.decide(options, machine, can_go_back=can_go_back)
         if isinstance(plan, Plan) and not plan.options.dry_run:
             # Said once, where somebody can still change them.
             note_spared(wizard, answers.taking(*remedying.taken), reporter)
@@ -396,8 +387,8 @@ class _Conversation:
             if isinstance(plan, Back):
                 return plan
             if isinstance(plan, Again):
-                return self._read_again(facts_of(job.run))
-            planned = plan_written(command, job.script, plan, self._wanted, reporter)
+                return self._read_again(facts_of(run))
+            planned = plan_written(command, script, plan, self._wanted, reporter)
             if plan.options.dry_run:
                 return planned
             finish = Finish(
@@ -413,7 +404,7 @@ class _Conversation:
             )
             outcome = finish.run(planned)
             if outcome is LastAnswer.SURER:
-                plan = remedying.make_surer() or plan
+                plan = remedying.make_surer(plan)
                 continue
             if outcome is not Back.BACK or not remedying.taken:
                 return outcome

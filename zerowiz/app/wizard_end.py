@@ -49,8 +49,6 @@ class LastAnswer(StrEnum):
     """Type the arguments that the script requires."""
     RETRY = "retry"
     """Read the script again, and decide again."""
-    AGAIN = "again"
-    """Do the same once more, with the same plan."""
     FOLDER = "folder"
     """Write into another folder."""
     STOP = "stop"
@@ -76,7 +74,6 @@ def ask_last(
     where: str,
     *,
     can_launch: bool,
-    has_script: bool,
     default: LastAnswer | None = None,
     can_be_surer: bool,
     can_change: bool,
@@ -89,7 +86,6 @@ def ask_last(
         config_path: What would be written.
         where: One line: the machine that the job runs on.
         can_launch: Whether this machine trains it.
-        has_script: Whether there is one that a command can start.
         default: What Enter alone means; None for the launch where there can be one.
         can_be_surer: Whether it may not fit, and there are changes after which it does.
         can_change: Whether there are answers that could be others.
@@ -105,9 +101,7 @@ def ask_last(
         Choice(
             value=LastAnswer.WRITE,
             title=_("no, only write the files") if can_launch else _("yes, write the files"),
-            detail=_("writes {config_path} and prints the command", config_path=config_path)
-            if has_script
-            else _("writes {config_path} and says how to use it", config_path=config_path),
+            detail=_("writes {config_path} and says how to go on", config_path=config_path),
         ),
         Choice(
             value=LastAnswer.SURER,
@@ -146,7 +140,6 @@ _OFFERS = (
         detail=_("keeps all your answers"),
     ),
     Choice(value=LastAnswer.RETRY, title=_("try again"), detail=_("reads the script as it is now")),
-    Choice(value=LastAnswer.AGAIN, title=_("try again"), detail=_("writes the same files")),
     Choice(
         value=LastAnswer.FOLDER, title=_("use another folder"), detail=_("keeps all your answers")
     ),
@@ -348,7 +341,7 @@ class Finish:
             elif done is LastAnswer.WORDS:
                 return self._with_words(planned)
             elif done is not Back.BACK:
-                answered = answer if done is LastAnswer.AGAIN else done
+                answered = done
 
     def _ask(
         self, planned: InitPlan, default: LastAnswer | None, *, can_launch: bool
@@ -357,14 +350,11 @@ class Finish:
         where = wizard_text.where(machine, is_here=can_launch)
         if planned.program_file is not None:
             where = wizard_text.where_program(planned.program_file)
-        elif planned.plan.script is None:
-            where = wizard_text.where_config(machine)
         return ask_last(
             self._person,
             planned.config_path,
             where=where,
             can_launch=can_launch,
-            has_script=planned.plan.script is not None,
             default=default,
             can_be_surer=can_be_surer(planned.plan),
             can_change=self._can_change,
@@ -447,7 +437,7 @@ class Finish:
         """What the person does where the files cannot be written, or the job cannot start."""
         if isinstance(error, InterruptedByUserError):
             raise error
-        offers = [LastAnswer.AGAIN, LastAnswer.FOLDER] if writes else [LastAnswer.RETRY]
+        offers = [LastAnswer.RETRY, *([LastAnswer.FOLDER] if writes else [])]
         offers += [LastAnswer.WRITE] if planned is not None else []
         offers += [LastAnswer.WORDS] if planned is not None and planned.missing else []
         offers += [LastAnswer.CHANGE] if self._can_change else []

@@ -47,7 +47,7 @@ from zerowiz.core.decision.questions import (
 )
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.script.bindings import State, Words
+from zerowiz.core.script.bindings import OwnModel, State, Words
 from zerowiz.core.script.config_delivery import add_settled, add_words
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import (
@@ -96,12 +96,8 @@ _OTHER_MACHINES = (
 )
 
 
-def offer_machines(question: Question, options: Options) -> Question:
-    """The question with this machine first where it can train, and some that people rent."""
-    return _menu(question, _machines(options))
-
-
 def _machines(options: Options) -> list[tuple[str, str]]:
+    """This machine first where it can train, and some that people rent."""
     try:
         here = find_machine(replace(options, machine=CPU_MACHINE), os.environ)
     except ZerowizError:
@@ -140,13 +136,10 @@ def offer_scripts(question: Question, nearby: Sequence[ScriptFacts], answered: s
     return replace(menu, choices=choices, default=menu.default or choices[0].value)
 
 
-def offer_models(question: Question, machine: Machine | None) -> Question:
-    """The question with what lies near, then what is known by name, a common one first."""
-    return _menu(question, _models(machine))
-
-
-def _models(machine: Machine | None) -> list[tuple[str, str]]:
-    near = dict(find_models(Path(), os.environ))
+def _models(machine: Machine | None, own: OwnModel | None) -> list[tuple[str, str]]:
+    """What the script shows, what lies near, then what is known by name, a common one first."""
+    shown = {} if own is None else {own.name: _("as your script shows")}
+    near = {**shown, **dict(find_models(Path(), os.environ))}
     on_cpu = machine is not None and machine.accelerator.row.on_host
     common = _COMMON_ON_CPU if on_cpu else _COMMON
     rows = sorted(read_known_models(), key=lambda row: row.id != common)
@@ -188,7 +181,7 @@ def ask_words(person: Person, planned: InitPlan) -> Words | Back:
         key="words",
         flag="ARGS",
         text=_("Which arguments does {path} get?", path=planned.script),
-        why=_("It requires {names}.", names=_names(planned)),
+        why=_("The script requires {names}.", names=_names(planned)),
         more=_("Type them as in a shell: `{words}`", words=_usage(planned)),
     )
     answer = person.ask(question, check=lambda text: _check(planned, text))
@@ -232,8 +225,6 @@ def _check(planned: InitPlan, text: str) -> None:
 
 # What the answers name: the machine, the script and the model, each of which is read once.
 
-_TRAINING_LIBRARIES = ("torch", "deepspeed", "transformers")
-
 
 class NamedInputs:
     """Machine, scripts and models are read once each, so that a consequence is shown at once.
@@ -249,7 +240,7 @@ class NamedInputs:
 
     def __init__(self, command: Command, reporter: Reporter, wanted: InitOptions) -> None:
         self.typed, self.script_args = command.options, command.script_args
-        self._no_script, self._program_file = wanted.no_script, wanted.program_file
+        self.no_script, self._program_file = wanted.no_script, wanted.program_file
         self._machines: dict[str | None, Machine] = {}
         self._runs: dict[str, ScriptRun] = {}
         self._models: dict[str, ReadModel | None] = {}
@@ -257,10 +248,9 @@ class NamedInputs:
         self._job: ResolvedJob | None = None
         self.here, self._why_not_here = self._find_machine(reporter)
         self._has_typed_script = command.script is not None
-        is_open = command.script is None and not wanted.no_script
+        is_open = command.script is None and not self.no_script
         self.nearby = tuple(find_scripts(Path())) if is_open else ()
-        no_script = wanted.no_script
-        self.script_here = command.script or (None if no_script else only_script(self.nearby))
+        self.script_here = command.script or (None if self.no_script else only_script(self.nearby))
 
     def _find_machine(self, reporter: Reporter) -> tuple[Machine | None, str]:
         """The machine, or else why there is none."""
@@ -310,8 +300,8 @@ class NamedInputs:
         """Plan for configs in another folder."""
         self.typed = replace(self.typed, output_dir=folder)
 
-    def detected(self) -> tuple[str, str, str]:
-        """What is known before anything is asked, in three lines.
+    def detected(self) -> tuple[str, str]:
+        """What is known before anything is asked, in two lines.
 
         Raises:
             ZerowizError: A script or a model that was typed cannot be used.
@@ -327,9 +317,8 @@ class NamedInputs:
                 raise
             # It is said where the person can do something about it.
             script = [str(self.script_here)]
-        versions = {name: read_version(name) for name in _TRAINING_LIBRARIES}
         what = script if self._program_file is None else self._program_file
-        return wizard.detected(self.here or self._why_not_here, what, versions)
+        return wizard.detected(self.here or self._why_not_here, what)
 
     def machine(self, answers: Answers) -> Machine | None:
         """The machine of the job, once it is known."""
@@ -351,7 +340,7 @@ class NamedInputs:
 
     def has_script(self, answers: Answers) -> bool:
         """Whether the job has a script, or will have one."""
-        return answers.by_key.get("script") != NO_SCRIPT and not self._no_script
+        return answers.by_key.get("script") != NO_SCRIPT and not self.no_script
 
     def script(self, answers: Answers) -> str | None:
         """The script, once it is known; None where there is none."""
@@ -443,16 +432,6 @@ _CHANGEABLE = {question.key: question for question in CHANGEABLE}
 _OF_JOB = frozenset({"strategy", "machine", "model"})
 
 
-class AnsweredJob(Struct, frozen=True, kw_only=True):
-    """What the answers lead to."""
-
-    script: str | None
-    """None where a config alone is wanted."""
-    run: ScriptRun | None
-    machine: Machine
-    options: Options
-
-
 class _Outlook(Struct, frozen=True, kw_only=True):
     """What an answer leads to."""
 
@@ -485,7 +464,6 @@ class Wizard:
         reporter: Reporter,
         wanted: InitOptions,
     ) -> None:
-        self._no_script = wanted.no_script
         self._template = template
         self.named = NamedInputs(command, reporter, wanted)
 
@@ -526,7 +504,7 @@ class Wizard:
         questions: dict[str, str | None] = {}
         if self.named.here is None or self.named.typed.machine is not None:
             questions["machine"] = self.named.typed.machine
-        if not self._no_script:
+        if not self.named.no_script:
             # The only one here is not asked for; with others it is what the menu points at.
             questions["script"] = (
                 self.named.script_here if len(self.named.nearby) < _SEVERAL else None
@@ -623,7 +601,7 @@ class Wizard:
             return self._of_plan(question, answers)
         match question.key:
             case "machine":
-                question = offer_machines(question, self.named.typed)
+                question = _menu(question, _machines(self.named.typed))
             case "script":
                 answered = answers.by_key.get("script", "")
                 # Where one was named, others matter only once it is refused.
@@ -634,7 +612,8 @@ class Wizard:
                 is_fixed = facts is not None and facts.literal_config is not None
                 question = _offer_configs(question, self.named.configs(answers), is_fixed=is_fixed)
             case "model":
-                question = offer_models(question, self.named.machine(answers))
+                own = self.named.settings(answers).own_model
+                question = _menu(question, _models(self.named.machine(answers), own))
             case "goal":
                 question = _keeping(question, self._global_batch(answers))
             case "micro_batch" if "goal" in self._open(answers):
@@ -710,6 +689,9 @@ class Wizard:
         if not self.named.has_script(answers) or key in {"strategy", "machine"}:
             return True
         run = self.named.run(answers)
+        if key == "model" and self.named.settings(answers).own_model is not None:
+            # Its sizes are read, and may be wrong.
+            return True
         if run is None or _CHANGEABLE[key].problem(value) is not None:
             return False
         name = "accumulation_steps" if key == "global_batch" else key
@@ -846,20 +828,20 @@ class Wizard:
         options, run = self.options(answers), self.named.run(answers)
         return decide_job(self.named.resolve(options, machine, run, read))
 
-    def job(self, answers: Answers) -> "AnsweredJob":
-        """The job, once nothing is open.
+    def job(self, answers: Answers) -> tuple[str | None, ScriptRun | None, Machine]:
+        """The script with how it is run, and the machine, once nothing is open.
 
         Args:
             answers: All of them.
 
         Raises:
-            ZerowizError: An answer contradicts what was typed, or the script.
+            ZerowizError: It is open, or cannot be read any more.
         """
         named = self.named
-        script, run, machine = named.script(answers), named.run(answers), named.machine(answers)
+        script, machine = named.script(answers), named.machine(answers)
         if machine is None or (script is None and named.has_script(answers)):
             raise AnswerNeededError(_("the script and the machine of the job are not known yet"))
-        return AnsweredJob(script=script, run=run, machine=machine, options=self.options(answers))
+        return script, named.run(answers), machine
 
 
 def _goal(options: Options) -> str | None:
@@ -904,7 +886,7 @@ def _keeping(question: Question, global_batch: int | None) -> Question:
     """The question of the goal or the micro-batch, with the global batch that is kept."""
     if global_batch is None:
         return question
-    batch = _("its global batch of {global_batch} sequences", global_batch=global_batch)
+    batch = _("its global batch ({global_batch})", global_batch=global_batch)
     if question.key == "micro_batch":
         why = _("Your script keeps {batch}: the accumulation follows.", batch=batch)
     else:

@@ -268,7 +268,8 @@ def _show_page(
         show.whole_plan(decision, stream, sentences.learning(resolved.learning))
     else:
         learning = sentences.learning_in_short(resolved.learning)
-        show.plan(decision, stream, learning, resolved.assumed)
+        script = None if resolved.script is None else resolved.script.facts.target
+        show.plan(decision, stream, learning, resolved.assumed, script)
     # Where nothing is chosen they stand below the error.
     if decision.chosen is not None and result.remedies:
         remedies.table(result.remedies, stream, None if shown.is_verbose else _MOST_REMEDIES)

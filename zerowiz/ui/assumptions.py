@@ -361,7 +361,7 @@ def evaluation(workload: Workload, evaluated: StrategyEstimate) -> str:
     """That an evaluation decides the peak, and how many sequences at a time would not."""
     below = evaluated.estimate.eval_batch_below_training
     decides = _(
-        "evaluation of {eval_batch} sequences per GPU decides the peak; training holds {training}",
+        "evaluation ({eval_batch} per GPU) decides the peak; training holds {training}",
         eval_batch=workload.eval_batch,
         training=gib(evaluated.estimate.training_peak_bytes),
     )

@@ -18,6 +18,8 @@ from zerowiz.ui.text import (
     hours,
     labelled,
     money,
+    rate_of,
+    rate_unit,
     say,
     seconds,
     show_rows,
@@ -73,7 +75,7 @@ def _table(offered: Offers, stream: TextIO) -> tuple[str, ...]:
         *("machine", "strategy", "verdict", "needs", "headroom"),
         *(("batch",) if split else ()),
         *(("ckpt",) if mixed else ()),
-        *("step", "(step)", N_("tokens/s")),
+        *("step", "(step)", _rate(offered)),
         *((N_("time"),) if timed else ()),
         *((N_("cost"),) if priced else ()),
     )
@@ -118,7 +120,7 @@ def _speed(offer: Offer) -> tuple[str, ...]:
         low_seconds=seconds(time.low_seconds),
         high_seconds=seconds(time.high_seconds),
     )
-    return (seconds(time.expected_seconds), bounds, f"{time.tokens_per_s:,.0f}")
+    return (seconds(time.expected_seconds), bounds, rate_of(time))
 
 
 def _time(offer: Offer) -> str:
@@ -140,7 +142,7 @@ def _legend(
     offers = offered.offers
     if offers:
         yield _rows(prices)
-        yield _("In the table, {columns}.", columns=_("; ").join(_columns(left)))
+        yield _("In the table, {columns}.", columns=_("; ").join(_columns(offered, left)))
     if left:
         yield _(
             "A wider terminal also shows: {columns}.", columns=listing(_(name) for name in left)
@@ -188,13 +190,17 @@ def _rows(prices: PriceList) -> str:
     )
 
 
-def _columns(left: Collection[str]) -> Iterator[str]:
+def _rate(offered: Offers) -> str:
+    return rate_unit(offer.chosen.step_time for offer in offered.offers)
+
+
+def _columns(offered: Offers, left: Collection[str]) -> Iterator[str]:
     """What the columns are that are there on any machine."""
     if "headroom" not in left:
         yield _("needs and headroom are GiB per GPU")
     if "step" not in left:
         yield _("step is seconds per optimizer step")
-    yield _("tokens/s is the total of all GPUs")
+    yield _("{rate} is the total of all GPUs", rate=_rate(offered))
 
 
 def _steps(offered: Offers, left: Collection[str]) -> Iterator[str]:

@@ -18,6 +18,8 @@ from zerowiz.ui.text import (
     LABEL_COLUMNS,
     bare_gib,
     labelled,
+    rate_of,
+    rate_unit,
     say,
     seconds,
     show_rows,
@@ -197,12 +199,13 @@ def search(searched: Search, asked: Objective, stream: TextIO) -> None:
     # Without a column that tells them apart, two rows could look the same.
     kernels = {(candidate.workload.attention, candidate.workload.loss) for candidate in front}
     named = ("kernels",) if len(kernels) > 1 else ()
-    headings = ("strategy", N_("batch"), "ckpt", *named, "headroom", "time", "tokens/s", "")
+    rate = rate_unit(candidate.evaluated.step_time for candidate in front)
+    headings = ("strategy", N_("batch"), "ckpt", *named, "headroom", "time", rate, "")
     rows = [
         _row(candidate, is_chosen=candidate == choice, names_kernels=bool(named))
         for candidate in front
     ]
-    show_rows(stream, headings, rows, ("tokens/s", "kernels", "ckpt", "headroom"))
+    show_rows(stream, headings, rows, (rate, "kernels", "ckpt", "headroom"))
     say(stream, labelled(_("Why"), _why_taken(searched, choice)), hang=LABEL_COLUMNS)
 
 
@@ -215,7 +218,7 @@ def _row(candidate: Candidate, *, is_chosen: bool, names_kernels: bool) -> tuple
         *([f"{step.attention} {step.loss}"] if names_kernels else []),
         bare_gib(candidate.evaluated.headroom_bytes),
         "-" if time is None else seconds(time.expected_seconds),
-        "-" if time is None else f"{time.tokens_per_s:,.0f}",
+        rate_of(time),
         _("chosen") if is_chosen else "",
     )
 

@@ -440,10 +440,11 @@ def _chosen(chosen: StrategyEstimate) -> str:
         bounds=bounds(chosen),
     )
     return _(
-        "{needs}, {step}, {tokens_per_s:,.0f} tokens/s",
+        "{needs}, {step}, {rate} {unit}",
         needs=needs,
         step=step,
-        tokens_per_s=time.tokens_per_s,
+        rate=rate_of(time),
+        unit=rate_unit([time]),
     )
 
 

@@ -447,7 +447,7 @@ def strategy_lines(
         _("needs"),
         _("free"),
         rate_unit(times) if is_timed else "",
-        "",
+        _("of all GPUs") if is_timed and job.machine.world_size > 1 else "",
     )
     rows = [_strategy_cells(decision, group, is_timed=is_timed) for group in groups]
     named = [tuple((words, Colour.DIM) for words in heading), *rows]
@@ -520,9 +520,10 @@ def _needed(evaluated: StrategyEstimate) -> str:
 
 
 def _least_to_most(sizes: Iterable[int | None]) -> str:
-    """Whole GiB, as a range: `34-49`."""
-    known = [size / 2**30 for size in sizes if size is not None]
-    return f"{min(known):.0f}-{max(known):.0f}" if known else "?"
+    """Whole GiB, as a range: `34-49`; one size where they round to the same."""
+    known = sorted(size for size in sizes if size is not None)
+    ends = [f"{size / 2**30:.0f}" for size in (*known[:1], *known[-1:])]
+    return "-".join(ends) if len({*ends}) > 1 else bare_gib(known[-1] if known else None)
 
 
 def verdict_colour(evaluated: StrategyEstimate) -> Colour:
@@ -679,7 +680,7 @@ def _outcome(decision: Decision) -> dict[str, str]:
         _("needs"): gib(shown.device_bytes),
         _("headroom"): gib(shown.headroom_bytes),
         _("step time"): _NO_VALUE if time is None else f"{seconds(time.expected_seconds)} s",
-        _("tokens/s"): _NO_VALUE if time is None else f"{time.tokens_per_s:,.0f}",
+        _("speed"): _NO_VALUE if time is None else f"{rate_of(time)} {rate_unit([time])}",
         _("host"): gib(shown.host_bytes) if shown.host_bytes else _NO_VALUE,
     }
 

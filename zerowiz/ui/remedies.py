@@ -167,7 +167,11 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
         block = [*(((part, None),) for part in above), *_block(remedy, line, columns)]
         left = None if most_lines is None else most_lines - len(drawn) - len(block)
         if left is not None and left < (place < len(remedies) - 1):
-            more = _("{count} more: `$verbose` shows them", count=len(remedies) - place)
+            if not place:
+                # The one that is proposed stands there, if alone.
+                drawn = [line]
+            count = len(remedies) - max(place, 1)
+            more = _("{count} more: `$verbose` shows them", count=count)
             drawn.append(((spell(more), Colour.DIM),))
             break
         drawn += block

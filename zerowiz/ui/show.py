@@ -6,7 +6,12 @@ from typing import TextIO
 
 from zerowiz.core import shell
 from zerowiz.core.command_words import flags
-from zerowiz.core.decision.evaluate import Verdict, buffer_costs, seconds_on_slow_host
+from zerowiz.core.decision.evaluate import (
+    StrategyEstimate,
+    Verdict,
+    buffer_costs,
+    seconds_on_slow_host,
+)
 from zerowiz.core.decision.flowchart import CLEARLY_FRACTION, Decision
 from zerowiz.core.decision.job import Job
 from zerowiz.core.launch.plan import LaunchPlan
@@ -14,6 +19,7 @@ from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
 from zerowiz.core.launch.secrets import hide_secrets, quote_words
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Method, Workload
 from zerowiz.translation import _, listing
@@ -30,6 +36,8 @@ from zerowiz.ui.text import (
     gpus,
     labelled,
     on_device,
+    rate_of,
+    rate_unit,
     say,
     seconds,
     show_rows,
@@ -94,15 +102,27 @@ def _settings(job: Job) -> Iterator[str]:
 
 def _split(job: Job) -> str:
     """How much a step trains on: `micro-batch 4 x accumulation 8 x 4 GPUs = 128 sequences`."""
-    step, ranks, whole = job.workload, job.machine.world_size, job.global_batch
+    step, ranks = job.workload, job.machine.world_size
     return _(
         "micro-batch {micro_batch} x accumulation {steps} x {ranks} = {sequences}",
         micro_batch=step.micro_batch,
         steps=step.accumulation_steps,
         ranks=_("1 GPU") if ranks == 1 else _ranks(step, ranks),
-        sequences=_("{whole} images", whole=whole)
-        if job.model.architecture.has_unknown_patches
-        else _("{whole} sequences, {tokens} tokens each", whole=whole, tokens=step.sequence_tokens),
+        sequences=_samples(job),
+    )
+
+
+def _samples(job: Job) -> str:
+    """What an optimizer step trains on: `128 sequences, 2048 tokens each`."""
+    whole, model, tokens = job.global_batch, job.model.architecture, job.workload.sequence_tokens
+    if model.has_unknown_patches:
+        return _("1 image") if whole == 1 else _("{whole} images", whole=whole)
+    if whole == 1:
+        return _("1 sequence of {tokens} tokens", tokens=tokens)
+    return (
+        _("{whole} images, {tokens} tokens each", whole=whole, tokens=tokens)
+        if model.reads_images
+        else _("{whole} sequences, {tokens} tokens each", whole=whole, tokens=tokens)
     )
 
 
@@ -177,8 +197,8 @@ def _say_answers(decision: Decision, stream: TextIO) -> None:
     colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
     marks = {rf"(?<=^{re.escape(labelled(_('Chosen'), ''))}){re.escape(name)}(?=:)": colour}
     words = labelled(_("Chosen"), f"{name}: {_why(decision)}")
-    _say(decision, stream, "", words, hang=LABEL_COLUMNS, marks=marks)
-    _say_evaluation(decision, stream)
+    lines = (words, *_evaluation(decision))
+    _say(decision, stream, "", *lines, hang=LABEL_COLUMNS, marks=marks)
 
 
 def _why(decision: Decision) -> str:
@@ -203,76 +223,56 @@ def _too_little_faster(decision: Decision) -> Iterator[str]:
         )
 
 
-def _say_interval(decision: Decision, stream: TextIO) -> None:
-    """How far the peak of the chosen strategy may be off; the rule of thumb has no bounds."""
-    chosen = decision.chosen
-    if chosen is not None and chosen.interval is not None:
-        words = sentences.interval(chosen.interval, decision.job.model)
-        _say(decision, stream, "", labelled(_("Peak"), words), hang=LABEL_COLUMNS)
+def _details(decision: Decision, chosen: StrategyEstimate) -> Iterator[tuple[str, str]]:
+    """What else is known of the chosen strategy, by its label; less by the rule of thumb."""
+    job, step = decision.job, decision.job.workload
+    by_formula = job.accounting is not Accounting.TEXTBOOK
+    if chosen.interval is not None:
+        yield _("Peak"), sentences.interval(chosen.interval, job.model)
+    if by_formula and chosen.step_time is not None:
+        yield _("Time"), _time(job, chosen, chosen.step_time)
+    if by_formula and step.trainer.row.runs:
+        yield _("Trainer"), assumptions.trainer(step, chosen)
+    if chosen.vllm is not None:
+        yield _("vLLM"), assumptions.vllm(step, chosen.vllm)
+    if by_formula:
+        yield _("Host"), sentences.host(job, chosen)
+    if by_formula and (costs := buffer_costs(job, chosen)):
+        yield _("Buffers"), listing(f"{c.key} {c.value} ({small(c.size_bytes)})" for c in costs)
 
 
-def _say_time(decision: Decision, stream: TextIO) -> None:
-    """How long a step of the chosen strategy takes, and how far off that may be."""
-    time = None if decision.chosen is None else decision.chosen.step_time
-    if time is None:
-        return
-    steps = time.measured_steps
+def _time(job: Job, chosen: StrategyEstimate, time: StepTime) -> str:
+    """How long a step takes, and how far off that may be."""
+    steps, slow = time.measured_steps, seconds_on_slow_host(job, chosen)
     scaled = _(", scaled by {steps} measured here", steps=steps) if time.calibrated else ""
-    slow = None if decision.chosen is None else seconds_on_slow_host(decision.job, decision.chosen)
     if slow is not None and slow >= time.expected_seconds * (1 + CLEARLY_FRACTION):
         scaled = _(", {slow} on a slow host", slow=seconds(slow))
-    words = _(
+    return _(
         "{expected_seconds} s per optimizer step expected, {low} to {high}{scaled}; "
-        "{tokens_per_s:,.0f} tokens/s on all GPUs together",
+        "{rate} {unit} on all GPUs together",
         expected_seconds=seconds(time.expected_seconds),
         low=seconds(time.low_seconds),
         high=seconds(time.high_seconds),
         scaled=scaled,
-        tokens_per_s=time.tokens_per_s,
+        rate=rate_of(time),
+        unit=rate_unit([time]),
     )
-    _say(decision, stream, labelled(_("Time"), words), hang=LABEL_COLUMNS)
 
 
-def _say_host(decision: Decision, stream: TextIO) -> None:
-    """What the chosen strategy takes of its nodes' memory."""
-    if decision.chosen is not None:
-        words = sentences.host(decision.job, decision.chosen)
-        _say(decision, stream, labelled(_("Host"), words), hang=LABEL_COLUMNS)
-
-
-def _say_trainer(decision: Decision, stream: TextIO) -> None:
-    """What a trainer other than SFT runs and holds besides."""
-    if decision.chosen is not None and decision.job.workload.trainer.row.runs:
-        words = assumptions.trainer(decision.job.workload, decision.chosen)
-        _say(decision, stream, labelled(_("Trainer"), words), hang=LABEL_COLUMNS)
-
-
-def _say_evaluation(decision: Decision, stream: TextIO) -> None:
+def _evaluation(decision: Decision) -> tuple[str, ...]:
     """That an evaluation, and no step, is where a GPU holds most."""
     chosen = decision.chosen
-    if chosen is not None and chosen.estimate.peak_phase is Phase.EVALUATE:
-        words = assumptions.evaluation(decision.job.workload, chosen)
-        _say(decision, stream, labelled("", words), hang=LABEL_COLUMNS)
-
-
-def _say_vllm(decision: Decision, stream: TextIO) -> None:
-    """What a vLLM takes of the same GPUs."""
-    chosen = decision.chosen
-    if chosen is not None and chosen.vllm is not None:
-        words = assumptions.vllm(decision.job.workload, chosen.vllm)
-        _say(decision, stream, labelled(_("vLLM"), words), hang=LABEL_COLUMNS)
-
-
-def _say_buffers(decision: Decision, stream: TextIO) -> None:
-    """What the sizes that the config gets cost each GPU."""
-    costs = decision.chosen and buffer_costs(decision.job, decision.chosen)
-    if costs:
-        words = listing(f"{c.key} {c.value} ({small(c.size_bytes)})" for c in costs)
-        _say(decision, stream, labelled(_("Buffers"), words), hang=LABEL_COLUMNS)
+    if chosen is None or chosen.estimate.peak_phase is not Phase.EVALUATE:
+        return ()
+    return (labelled("", assumptions.evaluation(decision.job.workload, chosen)),)
 
 
 def plan(
-    decision: Decision, stream: TextIO, learning: str = "", assumed: Sequence[str] = ()
+    decision: Decision,
+    stream: TextIO,
+    learning: str = "",
+    assumed: Sequence[str] = (),
+    script: str | None = None,
 ) -> None:
     """The plan on one screen: the job, the flowchart in a line, every strategy, and the choice.
 
@@ -281,6 +281,7 @@ def plan(
         stream: Where to.
         learning: How the model learns, in words; empty where nobody sees that.
         assumed: What nobody said, a clause each.
+        script: What says the rest, where you do not.
     """
     job = decision.job
     machine, model = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
@@ -291,9 +292,12 @@ def plan(
     clauses = [_assumed(job, clause) for clause in assumed]
     if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
         least = whole_gib(min(offloads))
-        clauses.append(_("host memory unknown (offload needs `$host_memory {least}`)", least=least))
+        clauses.append(_("host unknown (`$host_memory {least}`)", least=least))
     if clauses:
-        words = _("assumed: {clauses}", clauses=", ".join(clauses))
+        what = _("assumed")
+        if script is not None:
+            what = _("assumed (not in {script})", script=script)
+        words = _("{what}: {clauses}", what=what, clauses=", ".join(clauses))
         _say(decision, stream, words, hang=_HANG, marks={r"(?s).+": Colour.DIM})
 
 
@@ -322,9 +326,10 @@ def answers(decision: Decision, stream: TextIO, learning: str) -> None:
     name = _(chosen.strategy.words)
     marks = {rf"^{re.escape(name)}(?=:)": VERDICT_COLOURS[chosen.verdict]}
     _say(decision, stream, f"{name}: {_why(decision)}", hang=_HANG, marks=marks)
-    _say_evaluation(decision, stream)
-    if chosen.strategy.offload is not Offload.NONE or chosen.nearly_fills_host:
-        _say_host(decision, stream)
+    host = labelled(_("Host"), sentences.host(job, chosen))
+    fills_host = chosen.strategy.offload is not Offload.NONE or chosen.nearly_fills_host
+    lines = (*_evaluation(decision), *([host] if fills_host else []))
+    _say(decision, stream, *lines, hang=LABEL_COLUMNS)
 
 
 def strategies(decision: Decision, stream: TextIO) -> None:
@@ -343,22 +348,16 @@ def whole_plan(decision: Decision, stream: TextIO, learning: str = "") -> None:
     _say(decision, stream, *_job_lines(decision.job, learning), "", hang=LABEL_COLUMNS)
     _say_answers(decision, stream)
     job = decision.job
-    by_rule_of_thumb = job.accounting is Accounting.TEXTBOOK
     stream.write("\n")
-    if by_rule_of_thumb:
+    if job.accounting is Accounting.TEXTBOOK:
         pictures.rule_of_thumb_table(decision, stream)
     else:
         pictures.table(decision, stream)
         stream.write("\n")
         draw(pictures.strategies(job, decision.evaluated, columns_of(stream)), stream)
-    _say_interval(decision, stream)
-    if not by_rule_of_thumb:
-        _say_time(decision, stream)
-        _say_trainer(decision, stream)
-    _say_vllm(decision, stream)
-    if not by_rule_of_thumb:
-        _say_host(decision, stream)
-        _say_buffers(decision, stream)
+    details = () if decision.chosen is None else _details(decision, decision.chosen)
+    lines = [labelled(label, words) for label, words in details]
+    _say(decision, stream, *([""] if lines else []), *lines, hang=LABEL_COLUMNS)
 
 
 def launch(plan: LaunchPlan, stream: TextIO) -> None:
@@ -377,10 +376,29 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
     stream.write(fold_command(words, stream) + "\n")
 
 
-def next_command(words: Sequence[str], stream: TextIO) -> None:
-    """The command that goes on, as it can be pasted."""
-    quoted = [shell.quote(word) for word in words]
-    stream.write(fold_command(quoted, stream, before=f"{_('next')}: ") + "\n")
+def next_command(words: Sequence[str], stream: TextIO, host_memory: object = None) -> None:
+    """The command that goes on, as it can be pasted, and what it does.
+
+    Args:
+        words: The command.
+        stream: Where to.
+        host_memory: What it states of each node, which nobody has checked; None where nothing is.
+    """
+    label = _("next (starts the job)") if "launch" in words[:2] else _("next (writes the config)")
+    if host_memory is not None:
+        label = _("next, if each node has {amount} free", amount=host_memory)
+    _commands({label: words}, stream)
+
+
+def _commands(commands: Mapping[str, Sequence[str]], stream: TextIO) -> None:
+    """Commands that can be pasted, by what each is for; those without words are left out."""
+    stream.writelines(
+        fold_command(quote_words(words), stream, before=f"{label}: ") + "\n"
+        for label, words in commands.items()
+        if words
+    )
+    if any(hide_secrets(words) != tuple(words) for words in commands.values()):
+        say(stream, _("zerowiz keeps no secrets: set the variables of these lines first"))
 
 
 def next_steps(
@@ -405,13 +423,7 @@ def next_steps(
         _("the same in a job script"): job_script,
         _("without zerowiz"): plain,
     }
-    stream.writelines(
-        fold_command(quote_words(command), stream, before=f"{label}: ") + "\n"
-        for label, command in commands.items()
-        if command
-    )
-    if hide_secrets(job_script) != tuple(job_script):
-        say(stream, _("zerowiz keeps no secrets: set the variables of these lines first"))
+    _commands(commands, stream)
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
 
@@ -445,8 +457,7 @@ def config_alone(config_path: str, again: Sequence[str], stream: TextIO) -> None
         ),
         hang=cells(_("next: ")),
     )
-    before = _("the same in a job script: ")
-    stream.write(fold_command(quote_words(again), stream, before=before) + "\n")
+    _commands({_("the same in a job script"): again}, stream)
 
 
 def for_program(
@@ -469,7 +480,6 @@ def for_program(
     """
     say(stream, _("next: set in {path}", path=path), *(f"  {line}" for line in changes), hang=4)
     say(stream, _("then train: ") + shell.join(train), hang=cells(_("then train: ")))
-    before = _("the same in a job script: ")
-    stream.write(fold_command(quote_words(again), stream, before=before) + "\n")
+    _commands({_("the same in a job script"): again}, stream)
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))

@@ -568,9 +568,15 @@ OF = _(" of ")
 _GPU = re.compile(r"(?<![\w/.-])GPU(?=s?\b)")
 
 
+# Below, one decimal of a GiB says nothing.
+_SMALL_BYTES = 2**30 // 10
+
+
 def gib(size_bytes: int | None) -> str:
-    """Binary gigabytes with one decimal: `47.3 GiB`."""
-    return _("unknown") if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
+    """Binary gigabytes with one decimal: `47.3 GiB`; what rounds to nothing in its own unit."""
+    if size_bytes is None:
+        return _("unknown")
+    return small(size_bytes) if 0 < size_bytes < _SMALL_BYTES else f"{size_bytes / 2**30:.1f} GiB"
 
 
 def mib(size_bytes: int | None) -> str:
@@ -583,7 +589,8 @@ def bare_gib(size_bytes: int | None) -> str:
     if size_bytes is None:
         return "?"
     size = size_bytes / 2**30
-    return f"{size:.2f}" if 0 < size < 0.1 else f"{size:.1f}"  # noqa: PLR2004 - one decimal
+    # Rounded up: no need is nothing.
+    return f"{max(size, 0.01):.2f}" if 0 < size_bytes < _SMALL_BYTES else f"{size:.1f}"
 
 
 def whole_gib(size_bytes: int) -> str:
@@ -607,17 +614,16 @@ def decimal_gb(size_bytes: int | None) -> str:
 def size_of(need_bytes: int | None, have_bytes: int | None) -> str:
     """What is needed of what there is, in the unit that shows the difference: `594 of 590 MiB`."""
     known = [size for size in (need_bytes, have_bytes) if size is not None]
-    unit, digits, name = (2**20, 0, "MiB") if max(known, default=0) < 2**30 else (2**30, 1, "GiB")
-    need, have = ("?" if b is None else f"{b / unit:.{digits}f}" for b in (need_bytes, have_bytes))
-    return f"{need}{OF}{have} {name}"
+    if max(known, default=0) >= 2**30:
+        return f"{bare_gib(need_bytes)}{OF}{bare_gib(have_bytes)} GiB"
+    need, have = ("?" if b is None else f"{b / 2**20:.0f}" for b in (need_bytes, have_bytes))
+    return f"{need}{OF}{have} MiB"
 
 
 def range_of(low_bytes: int, high_bytes: int, have_bytes: int) -> str:
     """As `size_of`, for what is not known better: `38.2 to 41.0 of 39.4 GiB`."""
-    is_small = max(high_bytes, have_bytes) < 2**30
-    unit, digits, name = (2**20, 0, "MiB") if is_small else (2**30, 1, "GiB")
-    low, high, have = (f"{b / unit:.{digits}f}" for b in (low_bytes, high_bytes, have_bytes))
-    return _("{low} to {high}", low=low, high=high) + f"{OF}{have} {name}"
+    low, _of, _have = size_of(low_bytes, have_bytes).partition(OF)
+    return _("{low} to {high}", low=low, high=size_of(high_bytes, have_bytes))
 
 
 def decimal_size_of(need_bytes: int | None, have_bytes: int | None) -> str:

@@ -1,7 +1,7 @@
 """The lines of the wizard: what was detected, and what an answer leads to."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
@@ -21,22 +21,19 @@ from zerowiz.ui.text import columns_of, gib, gpus, labelled, seconds, size_of
 def detected(
     machine: Machine | str,
     script: ScriptFacts | ProgramFile | Sequence[str],
-    versions: Mapping[str, str | None],
-) -> tuple[str, str, str]:
-    """What is known before anything is asked: machine; script; libraries.
+) -> tuple[str, str]:
+    """What is known before anything is asked: machine; script.
 
     The model is asked for next, or stands in the plan.
 
     Args:
         machine: The machine that is planned for, or why there is none.
         script: What it shows, or the names of those that could be meant; or the file of a program.
-        versions: Of the libraries that train, None for what is not installed.
     """
     if isinstance(machine, str):
         where = _("no GPU: {machine}", machine=machine)
     else:
-        where = f"{gpus(machine)} ({sentences.source(machine)})"
-        where += f"; {sentences.links(machine)}" if machine.world_size > 1 else ""
+        where = sentences.machine_in_short(machine)
     if isinstance(script, ScriptFacts):
         what = f"{script.target}: {sentences.convention(script)}"
     elif isinstance(script, ProgramFile):
@@ -47,14 +44,7 @@ def detected(
         )
     else:
         what = _("{script} found here", script=len(script)) if script else _("none found here")
-    packages = [f"{name} {version}" for name, version in versions.items() if version is not None]
-    missing = [name for name, version in versions.items() if version is None]
-    has = listing([*packages, *(_("no {name}", name=name) for name in missing)])
-    return (
-        labelled(_("Machine"), where),
-        labelled(_("Script"), what),
-        labelled(_("Python"), has),
-    )
+    return labelled(_("Machine"), where), labelled(_("Script"), what)
 
 
 def host(machine: Machine) -> str:
@@ -151,18 +141,7 @@ def where(machine: Machine, *, is_here: bool) -> str:
             "It runs on this machine, on {machine}; your script gets the config.",
             machine=gpus(machine),
         )
-    return _(
-        "The job is for {machine}: run the command there. It cannot be launched here.",
-        machine=gpus(machine),
-    )
-
-
-def where_config(machine: Machine) -> str:
-    """What a config without a script is for, before the last question."""
-    return _(
-        "The config is for {machine}. Once it is written, zerowiz says how your script gets it.",
-        machine=gpus(machine),
-    )
+    return _("The job is for {machine}, and starts there.", machine=gpus(machine))
 
 
 def where_program(file: ProgramFile) -> str:

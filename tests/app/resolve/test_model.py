@@ -94,7 +94,7 @@ def test_a_sequence_of_patches_is_as_long_as_the_images_make_it(
     (folder / "train.py").write_text(CLASSIFIES)
     result = here("plan", "--machine", "2xA100-40GB-SXM", *words, "train.py")
     assert 0 == result.code, result.stderr
-    assert f" sequences, {tokens} tokens each" in result.stdout
+    assert f" images, {tokens} tokens each" in result.stdout
     assert ("--seq-len" in result.stderr) is (tokens > 17)
 
 

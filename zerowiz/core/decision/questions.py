@@ -346,7 +346,7 @@ QUESTIONS: tuple[Question, ...] = (
         key="precision",
         flag="$precision",
         text=N_("Which precision?"),
-        why=N_("It decides how many bytes a weight has, and how fast a GPU computes."),
+        why=N_("The precision decides how many bytes a weight has, and how fast a GPU computes."),
         kind=AnswerKind.CHOICE,
         choices=tuple(
             Choice(value=name.value, title=name.value, detail=row.detail)
@@ -368,7 +368,7 @@ QUESTIONS: tuple[Question, ...] = (
         key="gradient_checkpointing",
         flag="$gradient_checkpointing",
         text=N_("Does the job use gradient checkpointing?"),
-        why=N_("It recomputes activations instead of keeping them."),
+        why=N_("Gradient checkpointing recomputes activations instead of keeping them."),
         default="no",
         kind=AnswerKind.CHOICE,
         choices=(Choice(value="no", title="no"), Choice(value="yes", title="yes")),
@@ -394,7 +394,8 @@ CHANGEABLE: tuple[Question, ...] = (
         flag="$global_batch",
         text=N_("How many sequences per optimizer step, on all ranks together?"),
         why=N_(
-            "It is micro-batch times accumulation steps times ranks. It changes what is learned."
+            "The global batch is micro-batch times accumulation steps times ranks. It changes what"
+            " is learned."
         ),
         kind=AnswerKind.COUNT,
     ),
@@ -402,7 +403,7 @@ CHANGEABLE: tuple[Question, ...] = (
         key="optimizer",
         flag="$optimizer",
         text=N_("Which optimizer?"),
-        why=N_("It decides how many states each trained parameter has."),
+        why=N_("The optimizer decides how many states each trained parameter has."),
         kind=AnswerKind.CHOICE,
         choices=tuple(
             Choice(value=name.value, title=row.title, detail=row.detail)
