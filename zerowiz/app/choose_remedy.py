@@ -137,14 +137,6 @@ def take_remedy(plan: Plan, change: Change) -> Plan:
     return plan_resolved(plan.resolved.with_change(changed, machine, read))
 
 
-def _listed(plan: Plan) -> tuple[Remedy, ...]:
-    """The remedies that are listed beside the table: where nothing fits they are asked for next.
-
-    Without a person the error names them.
-    """
-    return () if plan.strategy is None else plan.remedies
-
-
 def decide_with(
     person: Person | None,
     options: Options,
@@ -233,7 +225,9 @@ class Remedying:
 
     def _show(self, plan: Plan) -> None:
         learning = sentences.learning(plan.resolved.learning)
-        self._reporter.decision(plan.decision, _listed(plan), learning)
+        # Where nothing fits they are asked for next; without a person the error names them.
+        listed = () if plan.strategy is None else plan.remedies
+        self._reporter.decision(plan.decision, listed, learning)
 
     def _undone(self) -> Plan:
         """The plan without the remedy that was taken last."""

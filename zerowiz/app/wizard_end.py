@@ -116,9 +116,12 @@ def ask_last(
         _CHANGE,
         _STOP,
     ]
-    left_out = set() if can_launch else {LastAnswer.LAUNCH.value}
-    left_out |= set() if can_be_surer else {LastAnswer.SURER.value}
-    left_out |= set() if can_change else {LastAnswer.CHANGE.value, LastAnswer.STRATEGY.value}
+    offered: dict[str, bool] = {
+        LastAnswer.LAUNCH: can_launch,
+        LastAnswer.SURER: can_be_surer,
+        LastAnswer.STRATEGY: can_change,
+        LastAnswer.CHANGE: can_change,
+    }
     question = Question(
         key="outcome",
         flag="$yes",
@@ -126,7 +129,7 @@ def ask_last(
         why=where,
         kind=AnswerKind.CHOICE,
         default=chosen,
-        choices=tuple(choice for choice in choices if choice.value not in left_out),
+        choices=tuple(choice for choice in choices if offered.get(choice.value, True)),
     )
     answer = person.ask(question, can_go_back=can_go_back)
     return answer if isinstance(answer, Back) else LastAnswer(answer)
