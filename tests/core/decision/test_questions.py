@@ -1,5 +1,7 @@
 """The wizard's questions: data, each with a way to answer it on the command line."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +100,12 @@ def test_the_next_question_is_one_that_is_open(
 ) -> None:
     question = next_question(answers)
     assert key == (question and question.key)
+
+
+def test_what_is_told_where_it_is_asked_for_was_not_said_before() -> None:
+    for question in ALL_QUESTIONS:
+        before, more = (re.split(r"(?<=[.:]) ", text) for text in (question.why, question.more))
+        assert not {*before} & {*more} - {""}, question.key
 
 
 def test_no_key_and_no_flag_is_used_twice() -> None:
