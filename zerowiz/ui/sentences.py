@@ -596,6 +596,13 @@ def lack(evaluated: StrategyEstimate, machine: Machine) -> str:
         lacks.append(
             _("lacks {host_room} of host memory {when}", host_room=small(-host_room), when=when)
         )
+        host = machine.host
+        if host.available_by not in {None, "MemAvailable"}:
+            lacks[-1] += _(
+                " ({limit} leaves {available})",
+                limit=host.available_by,
+                available=gib(host.available_bytes or 0),
+            )
     return _(", and ").join(lacks) or _("fits")
 
 

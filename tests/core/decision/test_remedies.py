@@ -62,6 +62,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table, read_known_models
+from zerowiz.ui.sentences import lack
 
 TABLE = read_gpu_table()
 SCOPE = RemedyScope(gpus=TABLE, models=read_known_models)
@@ -248,6 +249,16 @@ def test_typing_a_remedy_leads_to_what_it_says(case: str) -> None:
     assert FOUND[case]
     for remedy in FOUND[case]:
         leads_where_it_says(REFUSED[case], remedy)
+
+
+def test_where_the_host_lacks_memory_no_machine_of_an_unknown_host_is_offered() -> None:
+    container = with_host_memory(parse_spec("8xH100-80GB", TABLE), 8 * GB)
+    decision = refused(container, model=named("1.3b"))
+    # By what it needs of its GPUs the job fits; and what it lacks has a number.
+    assert [["host_memory"]] == [[*remedy.change] for remedy in find_remedies(decision, SCOPE)]
+    limited = replace(container, host=replace(container.host, available_by="cgroup v2"))
+    said = lack(decision.evaluated[0], limited)
+    assert "lacks 6.2 GiB of host memory while it trains (cgroup v2 leaves 7.5 GiB)" == said
 
 
 def test_a_job_that_only_its_evaluation_keeps_out_is_offered_a_smaller_one_first() -> None:

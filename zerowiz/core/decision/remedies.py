@@ -307,9 +307,14 @@ class _Finder:
             chosen, _ = choose_only(attempt.job, attempt.constraints, leanest=True)
         except UsageError:
             return 0
-        if chosen is None or not chosen.runs:
+        if chosen is None or not chosen.runs or self.needs_unknown(attempt, chosen):
             return 0
         return _SURELY if chosen.is_sure else _PERHAPS
+
+    def needs_unknown(self, attempt: Attempt, chosen: StrategyEstimate) -> bool:
+        """Whether it needs a host with more memory than this one, of which nothing is known."""
+        here, there = (job.machine.host.available_bytes for job in (self.decision.job, attempt.job))
+        return here is not None and there is None and chosen.host.running_bytes > here
 
     def after(self, way: Way) -> Attempt | None:
         """The job after these changes; None where it cannot be so."""
@@ -328,7 +333,7 @@ class _Finder:
         """What each leads to, if it is typed."""
         for attempt in filter(None, map(self.after, ways)):
             change, chosen = self.scope.typed(attempt)
-            if chosen is not None and chosen.runs:
+            if chosen is not None and chosen.runs and not self.needs_unknown(attempt, chosen):
                 yield make_remedy(self.decision, change, chosen)
 
 

@@ -187,8 +187,6 @@ _SHM = "/dev/shm"  # noqa: S108 - shared memory, not a file of ours
 _CONTAINER = (
     "in a container: `docker run --shm-size=8g`; in Kubernetes an `emptyDir` of `medium: Memory`"
 )
-# DeepSpeed's buffers of CPU ranks stay there after a job that was killed.
-_LEFT_BEHIND = f"rm {_SHM}/deepspeed_allreduce_buffer_*"
 
 
 NVME_FOLDER = Rule(
@@ -287,14 +285,18 @@ def _shm(machine: Machine, free_bytes: int | None, *, on_gpus: bool) -> Iterator
     if free_bytes is None or ranks == 1:
         return
     if on_gpus:
-        has_bytes, need_bytes = machine.host.shm_bytes or free_bytes, _SHM_OF_NCCL_BYTES
-        text = f"{_SHM} has {size(has_bytes)}; NCCL asks for {size(need_bytes)}"
+        need_bytes, left = _SHM_OF_NCCL_BYTES, "nccl-*"
+        needs = f"NCCL asks for {size(need_bytes)}"
     else:
-        has_bytes, need_bytes = free_bytes, _SHM_OF_CPU_RANK_BYTES * ranks
-        text = f"{_SHM} has {size(has_bytes)} free, and {ranks} ranks take {size(need_bytes)}"
-    left = f"`{_LEFT_BEHIND}` removes what killed jobs left behind; run it only while no job runs"
-    if has_bytes < need_bytes:
-        yield found(SMALL_SHM, text, *(() if on_gpus else (left,)), _CONTAINER)
+        need_bytes, left = _SHM_OF_CPU_RANK_BYTES * ranks, "deepspeed_allreduce_buffer_*"
+        needs = f"{ranks} ranks take {size(need_bytes)}"
+    if free_bytes < need_bytes:
+        yield found(
+            SMALL_SHM,
+            f"{_SHM} has {size(free_bytes)} free, and {needs}",
+            *((_CONTAINER,) if (machine.host.shm_bytes or 0) < need_bytes else ()),
+            f"`rm {_SHM}/{left}` removes what killed jobs left behind; run it only while no job runs",
+        )
 
 
 def _memlock(machine: Machine, facts: PreflightFacts, *, on_nvme: bool) -> Iterator[Finding]:
