@@ -1,4 +1,5 @@
 import json
+import re
 from itertools import combinations
 from typing import Any
 
@@ -198,22 +199,6 @@ def test_a_job_gets_the_gpus_that_were_asked_for_else_the_visible_ones(
     assert expected == chosen(asked, visible, gpus)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "asked", "missing", "there"),
-    [
-        (FOUR, "0,4", "4", "0, 1, 2, 3"),
-        # A split GPU is no whole one.
-        (SPLIT, "1", "1", "0, 1:0, 1:1, 1:2, 2"),
-    ],
-)
-def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(
-    gpus: tuple[Gpu, ...], asked: str, missing: str, there: str
-) -> None:
-    with pytest.raises(UsageError, match=f"no usable GPU {missing}") as caught:
-        chosen(asked, gpus=gpus)
-    assert (f"use one of {there}",) == caught.value.hints
-
-
 def test_gpus_outside_the_visible_ones_is_refused_naming_both() -> None:
     with pytest.raises(UsageError) as caught:
         chosen("0,2", visible="2,3")
@@ -337,6 +322,25 @@ def test_what_is_taken_is_noted_where_it_may_not_be_what_was_meant(
     assert taken == labels(selected)
     notes = " ".join(selected.notes)
     assert "" == notes if noted is None else noted in notes
+
+
+@pytest.mark.parametrize(
+    ("asked", "visible", "said", "hint"),
+    [
+        # A split GPU is no whole one.
+        ("1", None, "GPU 1 is split", "choose one slice: `--gpus 1:0` or `--gpus 1:1` or"),
+        # Of a GPU that is split or hidden nothing is offered.
+        ("9", None, "there is no usable GPU 9", "use one of 0, 2"),
+        ("9", "2", "there is no usable GPU 9", "use one of 2"),
+        ("0", "2", "which `CUDA_VISIBLE_DEVICES=2` hides", "choose from its GPUs: 2"),
+    ],
+)
+def test_a_hint_names_gpus_that_the_job_can_get(
+    asked: str, visible: str | None, said: str, hint: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        choose_gpus(SPLIT, visible=visible, asked=asked)
+    assert hint in caught.value.hints[0].replace("$gpus", "--gpus")
 
 
 def test_a_slice_beside_a_whole_gpu_is_refused() -> None:

@@ -411,8 +411,14 @@ def test_the_ordinals_of_cuda_pass_over_a_lost_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "gpus"), [("synthetic/a100-x8-lost-gpu", "3"), ("synthetic/a100-mig", "1")]
+    ("name", "gpus", "said"),
+    [
+        ("synthetic/a100-x8-lost-gpu", "3", "no usable GPU 3"),
+        ("synthetic/a100-mig", "1", "GPU 1 is split into MIG slices"),
+    ],
 )
-def test_a_gpu_that_is_lost_or_in_slices_is_no_gpu_to_choose(name: str, gpus: str) -> None:
-    with pytest.raises(UsageError, match=rf"(?m)no usable GPU {gpus}$"):
+def test_a_gpu_that_is_lost_or_in_slices_is_no_gpu_to_choose(
+    name: str, gpus: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"(?m){said}$"):
         machine_of(name, gpus=gpus)

@@ -123,16 +123,22 @@ def choose_gpus(
     by_label = {gpu.label: gpu for gpu in gpus}
     labels = parse_gpus(asked)
     absent = [label for label in labels if label not in by_label]
+    usable = ", ".join(gpu.label for gpu in seen or gpus)
     if absent:
+        slices = [label for label in by_label if label.startswith(f"{absent[0]}:")]
+        if slices:
+            raise UsageError(
+                f"`$gpus {asked}`: GPU {absent[0]} is split into MIG slices",
+                f"choose one slice: {' or '.join(f'`$gpus {label}`' for label in slices)}",
+            )
         raise UsageError(
-            f"`$gpus {asked}`: there is no usable GPU {absent[0]}",
-            f"use one of {', '.join(by_label)}",
+            f"`$gpus {asked}`: there is no usable GPU {absent[0]}", f"use one of {usable}"
         )
     hidden = [label for label in labels if visible is not None and by_label[label] not in seen]
     if hidden:
         raise UsageError(
             f"`$gpus {asked}` names GPU {hidden[0]}, which `{VARIABLE}={visible}` hides",
-            f"unset `{VARIABLE}`, or choose from its GPUs",
+            f"unset `{VARIABLE}`, or choose from its GPUs: {usable}",
         )
     return tuple(by_label[label] for label in labels)
 
