@@ -393,3 +393,20 @@ def test_they_have_the_permissions_of_any_new_file(folder: Path) -> None:
     (folder / "other").touch()
     add_files(FILES)
     assert (folder / "other").stat().st_mode == (folder / "run.py").stat().st_mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_the_records_of_another_user_are_named_with_their_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    (tmp_path / ".zerowiz").mkdir(mode=0o700)
+    os.chown(tmp_path / ".zerowiz", 1234, 1234)
+    # By a name in it, as the folders above are of root alone.
+    monkeypatch.chdir(tmp_path)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(ZerowizError, match="`.zerowiz` belongs to user 1234"):
+            write(Path("config.json"), "{}")
+    finally:
+        os.seteuid(0)

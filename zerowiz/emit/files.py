@@ -46,8 +46,13 @@ def _elsewhere(file: PlannedFile) -> str:
 
 
 def _cannot_write(path: Path, error: OSError, hint: str = _OTHER_PLACE) -> ZerowizError:
-    reason = error.strerror or str(error)
-    return ZerowizError(f"cannot write `{path}`: {reason.lower()}", hint)
+    reason = (error.strerror or str(error)).lower()
+    records = path.parent / RECORDS
+    if isinstance(error, PermissionError) and records in Path(str(error.filename)).parents:
+        # Another user's job was here first.
+        owner = f"`{records}` belongs to user {records.stat().st_uid}"
+        return ZerowizError(f"cannot write `{error.filename}`: {reason}; {owner}", hint)
+    return ZerowizError(f"cannot write `{path}`: {reason}", hint)
 
 
 @contextmanager

@@ -295,7 +295,8 @@ def _shm(machine: Machine, free_bytes: int | None, *, on_gpus: bool) -> Iterator
             SMALL_SHM,
             f"{_SHM} has {size(free_bytes)} free, and {needs}",
             *((_CONTAINER,) if (machine.host.shm_bytes or 0) < need_bytes else ()),
-            f"`rm {_SHM}/{left}` removes what killed jobs left behind; run it only while no job runs",
+            f"`rm {_SHM}/{left}` removes what killed jobs left behind; run it only while no job"
+            " runs",
         )
 
 
