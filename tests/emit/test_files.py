@@ -406,7 +406,7 @@ def test_the_records_of_another_user_are_named_with_their_owner(
     monkeypatch.chdir(tmp_path)
     os.seteuid(65534)
     try:
-        with pytest.raises(ZerowizError, match="`.zerowiz` belongs to user 1234"):
+        with pytest.raises(ZerowizError, match="belongs to user 1234"):
             write(Path("config.json"), "{}")
     finally:
         os.seteuid(0)

@@ -198,6 +198,24 @@ def test_a_rank_that_was_killed_with_its_watcher_comes_before_who_lost_it(tmp_pa
     assert 1 == ended.end["first"]["rank"]
 
 
+def test_a_rank_that_stands_still_is_said_once_and_goes_on(tmp_path: Path) -> None:
+    script = """
+    mark("ready")
+    while not Path("go").exists(): time.sleep(0.01)
+    """
+    with ranks(tmp_path, script, env={"STAND_IN_STOPPED_S": "0.5"}) as job:
+        meet(job, tmp_path, "ready")
+        pid = job.rank(1)["process"]["pid"]
+        job.send(signal.SIGSTOP, pid)
+        (tmp_path / "go").touch()
+        time.sleep(2)
+        job.send(signal.SIGCONT, pid)
+        ended = job.wait()
+    assert (0, "finished") == end_of(ended)
+    said = f"rank 1 has been stopped for 0 s, and the job waits for it; it goes on with `kill -CONT {pid}`"
+    assert [said] == [line for line in ended.stderr.decode().splitlines() if "stopped" in line]
+
+
 def test_a_launcher_that_fails_by_itself_is_told_as_such(tmp_path: Path) -> None:
     with supervised(tmp_path, ("sh", "-c", "echo no such host >&2; exit 2")) as job:
         ended = job.wait()

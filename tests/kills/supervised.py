@@ -10,6 +10,11 @@ from zerowiz.core.structs import encode
 from zerowiz.emit.job import Watch, supervise
 
 
+def say(text: str) -> None:
+    """Pass on what a person would read."""
+    sys.stderr.write(f"{text}\n")
+
+
 def main() -> None:
     """Run the command to its end, write how it ended, and leave with its status."""
     # A shell without job control has what it starts in the background ignore it.
@@ -20,8 +25,9 @@ def main() -> None:
         ranks=int(ranks),
         local_ranks=tuple(range(int(ranks))),
         grace_s=float(grace_s),
+        stopped_s=float(os.environ.get("STAND_IN_STOPPED_S", "25")),
     )
-    end = supervise(argv, os.environ, watch)
+    end = supervise(argv, os.environ, watch, notice=say)
     content = json.dumps(encode(end), indent=2)
     Path(folder).with_suffix(".json").write_text(content, encoding="utf-8")
     sys.exit(end.status)

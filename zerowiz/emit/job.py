@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -30,6 +30,7 @@ from zerowiz.emit.processes import (
     end_job,
     handling,
     is_alive,
+    is_stopped,
     read_children,
     read_pid_namespace,
     send,
@@ -78,6 +79,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     """The ranks that this host is to run; None where a launcher distributes them to the hosts."""
     grace_s: float
     """For ranks to save and end, until they are killed."""
+    stopped_s: float = 25.0
+    """How long a process may stand still until that is said."""
     hosts: tuple[str, ...] = ()
     """The nodes that a launcher here keeps connections to, in order; each has as many ranks."""
 
@@ -92,6 +95,7 @@ class SupervisedJob:
         inbox: A descriptor on which the numbers of signals arrive.
         job_variable: As in `find_job`.
         unrelated: Children of this process that do not belong to the job.
+        notice: Hears what a person should know while it runs.
     """
 
     def __init__(
@@ -102,12 +106,15 @@ class SupervisedJob:
         inbox: int,
         job_variable: str,
         unrelated: frozenset[int],
+        notice: Callable[[str], None],
     ) -> None:
         self.watch = watch
         self.launcher = launcher
         self.inbox = inbox
         self.job_variable = job_variable
         self.unrelated = unrelated
+        self.notice = notice
+        self.stopped_since: dict[int, float] = {}
         self.pid_namespace = read_pid_namespace()
         self.folder = folder
         self.connections = Connections(launcher.pid, watch.hosts, watch.ranks)
@@ -130,6 +137,7 @@ class SupervisedJob:
             is_gone = self.launcher_is_gone()
             self.read_folder()
             self.signal_late_ranks()
+            self.note_stopped()
             if is_gone and not self.ranks_here():
                 return
             has_failed = self.has_failed()
@@ -177,6 +185,22 @@ class SupervisedJob:
         if self.stopped_by is not None:
             for rank in self.ranks_here() - self.asked_to_end:
                 self.signal(rank, self.stopped_by)
+
+    def note_stopped(self) -> None:
+        """Say, once, which process of the job has stood still for a while; the others wait."""
+        now, before = time.monotonic(), self.stopped_since
+        names = {self.launcher.pid: "DeepSpeed's launcher"}
+        for number in self.ranks_here():
+            rank = self.folder.ranks[number]
+            names |= dict.fromkeys((rank.process.pid, rank.supervisor.pid), f"rank {number}")
+        self.stopped_since = {pid: before.get(pid, now) for pid in names if is_stopped(pid)}
+        for pid, since in self.stopped_since.items():
+            if now - since > self.watch.stopped_s:
+                self.stopped_since[pid] = float("inf")
+                self.notice(
+                    f"{names[pid]} has been stopped for {self.watch.stopped_s:.0f} s, and the job"
+                    f" waits for it; it goes on with `kill -CONT {pid}`"
+                )
 
     def ranks_here(self) -> set[int]:
         """The ranks that run on this host."""
@@ -310,7 +334,11 @@ def watched_env(watch: Watch) -> dict[str, str]:
 
 
 def supervise(
-    argv: Sequence[str], environ: Mapping[str, str], watch: Watch, received: Sequence[int] = ()
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    watch: Watch,
+    received: Sequence[int] = (),
+    notice: Callable[[str], None] = lambda _: None,
 ) -> JobEnd:
     """Run the job to its end; none of its processes is left on this host then.
 
@@ -322,6 +350,7 @@ def supervise(
         environ: The job's whole environment.
         watch: What is supervised.
         received: Signals that came before, of `noted_signals`; they count for this job too.
+        notice: Hears what a person should know while the job runs.
 
     Raises:
         PreflightError: The command could not be started.
@@ -338,7 +367,7 @@ def supervise(
         unrelated = read_children(os.getpid())
         launcher = _start(argv, {**environ, **watched_env(watch), **folder.memory_env()})
         tell(pipe, f"{launcher.pid}\n".encode())
-        job = SupervisedJob(watch, folder, launcher, inbox, job_variable, unrelated)
+        job = SupervisedJob(watch, folder, launcher, inbox, job_variable, unrelated, notice)
         try:
             for number in received:
                 os.kill(os.getpid(), number)

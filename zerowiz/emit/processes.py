@@ -44,6 +44,7 @@ class _ProcessStat(Struct, frozen=True, kw_only=True):
     group: int
     session: int
     is_dead: bool
+    is_stopped: bool
 
 
 def _read_stat(pid: int) -> _ProcessStat | None:
@@ -59,6 +60,7 @@ def _read_stat(pid: int) -> _ProcessStat | None:
         group=int(words[2]),
         session=int(words[3]),
         is_dead=words[0] in {b"Z", b"X"},
+        is_stopped=words[0] in {b"T", b"t"},
     )
 
 
@@ -80,6 +82,12 @@ def is_alive(process: Process) -> bool:
     """Whether the process still runs; a zombie, whose parent has not waited for it, does not."""
     stat = _read_stat(process.pid)
     return stat is not None and stat.process == process and not stat.is_dead
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still until a SIGCONT, or under a debugger."""
+    stat = _read_stat(pid)
+    return stat is not None and stat.is_stopped
 
 
 def send(process: Process, number: int) -> None:

@@ -714,7 +714,11 @@ def run_attempts(start: Start, reporter: LaunchReporter, publish: Publish | None
             if publish is not None:
                 publish(number, start)
             end = supervise(
-                start.launch_plan.argv, start.launch_plan.environ(os.environ), watch, signals
+                start.launch_plan.argv,
+                start.launch_plan.environ(os.environ),
+                watch,
+                signals,
+                reporter.event,
             )
             release(held)
             reports = read_measured(watch.folder).values()

@@ -187,6 +187,9 @@ _SHM = "/dev/shm"  # noqa: S108 - shared memory, not a file of ours
 _CONTAINER = (
     "in a container: `docker run --shm-size=8g`; in Kubernetes an `emptyDir` of `medium: Memory`"
 )
+# What they keep there stays after a job that was killed.
+_LEFT_BY_NCCL = f"rm {_SHM}/nccl-*"
+_LEFT_BY_DEEPSPEED = f"rm {_SHM}/deepspeed_allreduce_buffer_*"
 
 
 NVME_FOLDER = Rule(
@@ -285,18 +288,17 @@ def _shm(machine: Machine, free_bytes: int | None, *, on_gpus: bool) -> Iterator
     if free_bytes is None or ranks == 1:
         return
     if on_gpus:
-        need_bytes, left = _SHM_OF_NCCL_BYTES, "nccl-*"
+        need_bytes, remove = _SHM_OF_NCCL_BYTES, _LEFT_BY_NCCL
         needs = f"NCCL asks for {size(need_bytes)}"
     else:
-        need_bytes, left = _SHM_OF_CPU_RANK_BYTES * ranks, "deepspeed_allreduce_buffer_*"
+        need_bytes, remove = _SHM_OF_CPU_RANK_BYTES * ranks, _LEFT_BY_DEEPSPEED
         needs = f"{ranks} ranks take {size(need_bytes)}"
     if free_bytes < need_bytes:
         yield found(
             SMALL_SHM,
             f"{_SHM} has {size(free_bytes)} free, and {needs}",
             *((_CONTAINER,) if (machine.host.shm_bytes or 0) < need_bytes else ()),
-            f"`rm {_SHM}/{left}` removes what killed jobs left behind; run it only while no job"
-            " runs",
+            f"`{remove}` removes what killed jobs left behind; run it only while no job runs",
         )
 
 
