@@ -77,6 +77,10 @@ def test_text_that_is_no_utf8_is_refused() -> None:
         ("nodes = 2\nnodes = 2\n", "`a.toml` line 2 is not TOML: cannot overwrite a value"),
         ('model = "7b\n', "`a.toml` line 1 is not TOML"),
         (f"seq-len = {'9' * 5000}\n", "`a.toml`: a number has too many digits"),
+        (
+            f"seq-len = 0x{'f' * 5000}\n",
+            '`a.toml` line 1: `sequence_tokens="..."` must be a whole number',
+        ),
     ],
 )
 def test_what_is_not_toml_is_refused_with_its_line(

@@ -1,5 +1,6 @@
 // A libnvidia-ml.so.1 of two GPUs that fails as it is told: FAULT=KIND:FUNCTION[:GPU].
-// KIND is `hang`, `crash`, `abort`, `exit`, or an error code; FUNCTION may be `load`.
+// KIND is `hang`, `crash`, `abort`, `exit`, or an error code; FUNCTION may be `load`. With `slow`
+// every function takes a quarter of a second more.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@ static int fault(const char *function, int gpu) {
     const char *said = getenv("FAULT");
     if (said == nullptr) return 0;
     std::string kind(said), name, which;
+    if (kind == "slow") usleep(250000);
     size_t colon = kind.find(':');
     name = kind.substr(colon + 1);
     kind = kind.substr(0, colon);

@@ -146,6 +146,14 @@ def test_it_is_said_which_gpu_is_waited_for_and_ctrl_c_ends_the_wait(driver: Pat
     assert not Path(f"/proc/{child}").exists()
 
 
+def test_a_driver_whose_calls_are_all_slow_shows_that_it_goes_on(driver: Path) -> None:
+    done = ask(driver, "slow", "machine", "--json", "--probe-timeout", "1")
+    assert 0 == done.returncode, done.stderr
+    said = [line for line in done.stderr.splitlines() if "waiting for GPU" in line]
+    assert 0 < len(said) <= 6
+    assert len({*said}) == len(said)
+
+
 def test_nothing_reads_a_driver_whose_reader_was_killed(driver: Path) -> None:
     process = subprocess.Popen(
         [*ZEROWIZ, "machine"],

@@ -50,6 +50,9 @@ STAGES = ("auto", "0", "1", "2", "3")
 """The values of `--stage`."""
 
 
+_LONGEST_BITS = 128
+
+
 class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What a person chose; None is no choice.
 
@@ -159,8 +162,10 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             value = getattr(self, name)
             counts = isinstance(value, int) and not isinstance(value, bool)
             if counts and not row.least <= value <= row.most:
+                # Python writes no number of thousands of digits.
+                said = value if value.bit_length() < _LONGEST_BITS else "..."
                 raise UsageError(
-                    f"`${name} {value}` must be a whole number from {row.least} to {row.most}"
+                    f"`${name} {said}` must be a whole number from {row.least} to {row.most}"
                 )
         for name in HYPERPARAMETERS:
             value = getattr(self, name)

@@ -77,7 +77,7 @@ def _read(path: Path, what: str, *hints: str) -> str:
 # Read a DeepSpeed hostfile.
 
 # deepspeed/launcher/runner.py, _parse_hostfile (0.19.8): the rest of a line is ignored.
-_LINE = re.compile(r"^(\S+)\s+slots=(\d+)")
+_LINE = re.compile(r"^(\S+)\s+slots=(\d{1,9})(?!\d)")
 
 
 def parse_hostfile(text: str, name: str) -> dict[str, int]:
@@ -97,7 +97,7 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         match = _LINE.match(line.strip())
         if match is None or match[1] in slots or int(match[2]) < 1:
             raise UsageError(
-                f"hostfile `{name}` line {number}: `{line.strip()}` is not valid",
+                f"hostfile `{name}` line {number}: `{line.strip():.60}` is not valid",
                 "list each host once, as `host slots=N`",
             )
         slots[match[1]] = int(match[2])

@@ -19,7 +19,7 @@ from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.structs import Count, replace
 from zerowiz.errors import UsageError
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmbt])", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)([kmbt])", re.IGNORECASE)
 _UNITS: Mapping[str, float] = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
@@ -168,7 +168,9 @@ def config_of_size(model: Model) -> dict[str, object]:
 
 # A GPT of a script's own classes, by the sizes that it shows.
 
-_GPT = re.compile(r"gpt-(?P<layers>\d+)x(?P<width>\d+)-v(?P<vocabulary>\d+)(?P<tied>-tied)?")
+_GPT = re.compile(
+    r"gpt-(?P<layers>\d{1,9})x(?P<width>\d{1,9})-v(?P<vocabulary>\d{1,9})(?P<tied>-tied)?"
+)
 
 
 def config_of_gpt(text: str) -> dict[str, object] | None:

@@ -150,7 +150,7 @@ def _read(note: mmap.mmap) -> tuple[bytes, str]:
 
 def _receive(reader: int, note: mmap.mmap, world: World) -> bytes:
     """All that the child sends; empty where it ends without that."""
-    received, seen, waited_s, noted = bytearray(), b"", 0.0, ""
+    received, seen, waited_s, silent_s, noted = bytearray(), b"", 0.0, 0.0, ""
     at = time.monotonic()
     while True:
         ready, *_rest = select.select([reader], [], [], _POLL_S)
@@ -166,7 +166,10 @@ def _receive(reader: int, note: mmap.mmap, world: World) -> bytes:
         count, call = _read(note)
         before, at = at, time.monotonic()
         # A pause of both processes (Ctrl-Z) is no time that the driver had.
-        waited_s = waited_s + min(at - before, 2 * _POLL_S) if count == seen else 0.0
+        passed_s = min(at - before, 2 * _POLL_S)
+        waited_s = waited_s + passed_s if count == seen else 0.0
+        # Many calls that each take a while are no silence either.
+        silent_s += passed_s
         seen = count
         if waited_s > world.call_timeout_s:
             limit_s = world.call_timeout_s
@@ -176,8 +179,8 @@ def _receive(reader: int, note: mmap.mmap, world: World) -> bytes:
                 f"wait longer: `$probe_timeout {max(120, round(4 * limit_s))}`",
                 *HINTS,
             )
-        if waited_s > _SAID_AFTER_S and noted != whose(call):
-            noted = whose(call)
+        if call and silent_s > _SAID_AFTER_S and noted != whose(call):
+            noted, silent_s = whose(call), 0.0
             world.on_wait(f"waiting for {noted}: `{_name(call)}` takes long")
 
 
