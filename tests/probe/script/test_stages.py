@@ -135,6 +135,14 @@ def test_a_call_that_is_wrong_at_some_stages_is_found(
             "if args.should_save and not is_deepspeed_zero3_enabled():\n    trainer.save_model()",
         ),
         (PREPARED, "acc.wait_for_everyone()\nacc.save_state('o')\nacc.get_state_dict(net)"),
+        (
+            # As transformers' Trainer.
+            PREPARED.replace("net, opt, loader = acc.prepare(net, opt, loader)\n", ""),
+            (
+                "if args.apex:\n    net = acc.prepare(net)\nelif args.lomo:\n"
+                "    opt = acc.prepare(opt)\nelse:\n    net, opt = acc.prepare(net, opt)"
+            ),
+        ),
         (PREPARED, "with acc.no_sync(net):\n    acc.backward(loss)"),
         (PREPARED, "if acc.is_main_process:\n    acc.save(state, 'o')\n    acc.log(values)"),
         (

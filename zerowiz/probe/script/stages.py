@@ -174,11 +174,13 @@ class _StageFinder:
 
     def _lacks_model(self, call: FunctionCall) -> bool:
         """Whether an Accelerator gets an optimizer by this call, and its model by another."""
-        given = (arg.value if isinstance(arg, ast.Subscript) else arg for arg in call.node.args)
-        engines = [e for e in self.models.engines if e.call.function == call.function]
-        return any(map(OPTIMIZER.search, map(last_name, given))) and {
-            engine.call is call for engine in engines if engine.models
-        } == {False}
+        engines = (e for e in self.models.engines if e.call.function == call.function)
+        with_models = [engine.call for engine in engines if engine.models]
+        return (
+            _gets_optimizer(call)
+            and bool(with_models)
+            and not any(map(_gets_optimizer, with_models))
+        )
 
     def _is_second(self, call: FunctionCall) -> bool:
         """Whether every run builds another Trainer with the same arguments before."""
@@ -204,6 +206,11 @@ class _StageFinder:
             if ast.unparse(_base(other) or other.node) == name
         ]
         return bool(trains) and call.line < min(trains)
+
+
+def _gets_optimizer(call: FunctionCall) -> bool:
+    given = (arg.value if isinstance(arg, ast.Subscript) else arg for arg in call.node.args)
+    return any(OPTIMIZER.search(last_name(arg)) for arg in given)
 
 
 _USES = frozenset({"shape", "size", "mean", "std", "norm", "clone", "copy_", "normal_", "numpy"})
