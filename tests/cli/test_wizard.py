@@ -473,6 +473,17 @@ CONVERSATIONS = {
         0,
         {"train.py": UNREACHABLE},
     ),
+    "what a refusal asks for is shown, and written on demand": Conversation(
+        ("init", *CPU, "train.py"),
+        [
+            ("-args = TrainingArguments(", ""),
+            (REFUSED, "write this" + ENTER),
+            *READY,
+            (LAUNCH, WRITE),
+        ],
+        RECORDED,
+        {"train.py": HF_IN_CODE.replace("bf16=True", "deepspeed=make()")},
+    ),
     "a launch that is refused leaves the files and the way back": Conversation(
         ("init", *CPU),
         [

@@ -34,6 +34,7 @@ EMBEDDING = Source(
     "FlagOpen/FlagEmbedding", "7ed43d67ec03fbe5c31c0992dbfa941fb1860549", "", "FlagEmbedding"
 )
 LLMBOX = Source("RUCAIBox/LLMBox", "5a1cfe2ca6d296f2fdc171119012d8fa2cf2fc41", "training")
+LESS = Source("princeton-nlp/LESS", "8abf9628b9a814ac3045445eebc8ba3c908fdc78", "", "less")
 TRL = Source("trl", "", "scripts")
 
 
@@ -233,6 +234,16 @@ output_dir: out
         "train.py --model_name_or_path llama --data_path data/ --dataset alpaca_data_1k.json"
         " --use_flash_attention False --tf32 False --model_max_length 64 --max_steps 3"
         " --output_dir out",
+        old=True,
+    ),
+    Case(
+        "less",
+        LESS,
+        "--stage 3 --grad-accum 2",
+        "-m less.train.train --model_name_or_path llama --train_files asked.jsonl"
+        " --max_seq_length 64 --per_device_train_batch_size 2 --learning_rate 2e-3"
+        " --max_grad_norm 0.5 --max_steps 3 --output_dir out",
+        files={"asked.jsonl": '{"prompt": "Name a clause", "completion": "of the licence"}\n' * 24},
         old=True,
     ),
 )

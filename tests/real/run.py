@@ -7,13 +7,16 @@ GitHub.
 
 import argparse
 import json
+import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +41,8 @@ COMPARED = (
     *("stage", "micro_batch", "accumulation_steps", "precision"),
     *("gradient_checkpointing", "method"),
 )
+# What is held against what the launch says of it, where it does: its own line has no key.
+SAID = {"lr": re.compile(r"\blr ([\d.e-]+)"), "clipping": re.compile(r"\bclipping ([\d.e-]+)")}
 
 # No case may reach for the network; one thread for each rank is what two cores have.
 ENVIRONMENT = {
@@ -157,6 +162,7 @@ def put_script(source: Source, folder: Path) -> None:
 
 def read_plan(folder: Path) -> dict[str, Any]:
     """What was planned, of what is compared, from the plan file that the launch wrote."""
+    said = partial(re.search, string=(folder / "output.txt").read_text())
     for path in folder.glob("*.plan.json"):
         plan = json.loads(path.read_text())
         step = plan["workload"]
@@ -166,6 +172,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
                 "stage"
             ],
             **{key: step[key] for key in COMPARED[1:]},
+            **{key: float(found[1]) for key, pattern in SAID.items() if (found := said(pattern))},
             "length": step["sequence_tokens"],
         }
     return {}
@@ -193,6 +200,11 @@ def find_wrong(
             f"rank {rank}: {key} is {facts[key]}, planned {planned[key]}"
             for key in COMPARED
             if facts[key] != planned[key]
+        ]
+        wrong += [
+            f"rank {rank}: {key} is {facts[key]}, said to be {planned[key]}"
+            for key in SAID
+            if key in planned and not math.isclose(facts[key], planned[key], rel_tol=1e-6)
         ]
         if facts["rows"] != planned["micro_batch"] * case.rows_per_sample:
             wrong.append(f"rank {rank}: {facts['rows']} rows in a batch")
@@ -259,7 +271,8 @@ def inside(seen: Mapping[str, Any]) -> str:
     checkpointing = "checkpointing" if seen["gradient_checkpointing"] else "no checkpointing"
     return (
         f"ZeRO-{seen['stage']}, {seen['micro_batch']} x {seen['accumulation_steps']} x"
-        f" {seen['world']} ranks, {seen['precision']}, {checkpointing}; {seen['rows']} rows of"
+        f" {seen['world']} ranks, {seen['precision']}, {checkpointing}; lr {seen['lr']:g},"
+        f" clipping {seen['clipping']:g}; {seen['rows']} rows of"
         f" {seen['length']} tokens, {trained} trained, {seen['steps']} steps"
     )
 

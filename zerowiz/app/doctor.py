@@ -1,7 +1,7 @@
 """Find what would end a job here, before it starts: every step of a launch, and every check."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -32,7 +32,7 @@ from zerowiz.core.preflight.script import (
     SCRIPT_REFUSED,
 )
 from zerowiz.core.script.settings import ScriptRun, settings_of
-from zerowiz.errors import AnswerNeededError, LostEdit, UsageError, ZerowizError
+from zerowiz.errors import AnswerNeededError, LineEdit, LostEdit, UsageError, ZerowizError
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.preflight.interpreter import find_programs
 from zerowiz.probe.script.line_edits import with_line_edits
@@ -107,9 +107,9 @@ def find_preflight_findings(
         return (*refusals.findings, *examine(inputs))
 
 
-def find_line_edits(findings: Sequence[Finding]) -> tuple[LostEdit, ...]:
+def find_line_edits(wanted_edits: Iterable[LineEdit]) -> tuple[LostEdit, ...]:
     """What `--fix` writes: each file that it changes, as it is and as it will be."""
-    edits = dict.fromkeys(edit for finding in findings for edit in finding.line_edits)
+    edits = dict.fromkeys(wanted_edits)
     files = []
     for path in dict.fromkeys(edit.path for edit in edits):
         there = read_named(Path(path), LONGEST_SCRIPT_BYTES)

@@ -16,6 +16,7 @@ from zerowiz.app.command import (
     understand_command,
 )
 from zerowiz.app.decide import Plan
+from zerowiz.app.doctor import find_line_edits, write_line_edits
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import losses_shown
@@ -56,6 +57,7 @@ from zerowiz.errors import (
     AnswerNeededError,
     DeclinedError,
     InterruptedByUserError,
+    LostEdit,
     UnreachableScriptError,
     UsageError,
     ZerowizError,
@@ -315,6 +317,8 @@ class _Conversation:
         self._reporter, self._person = reporter, person
         self._refusals = Refusals(person, reporter)
         self._answers = Answers(before=before)
+        self._edits: tuple[LostEdit, ...] = ()
+        """What the last refusal asks to write into scripts."""
 
     def run(self) -> InitPlan | None:
         """What was written; None where the person wants nothing of it."""
@@ -343,9 +347,11 @@ class _Conversation:
         others = [] if self._wanted.no_script else [LastAnswer.SCRIPT]
         if isinstance(error, UnreachableScriptError):
             others += [LastAnswer.DELIVERY, LastAnswer.NO_SCRIPT]
+        self._edits = find_line_edits(error.edits)
+        others += [LastAnswer.EDIT] if self._edits else []
         offers = (LastAnswer.RETRY, *changes, *others, LastAnswer.STOP)
         can_go_back = bool(self._answers.given)
-        return self._refusals.ask(error, offers, can_go_back=can_go_back)
+        return self._refusals.ask(error, offers, edits=self._edits, can_go_back=can_go_back)
 
     def _go_on(self, after: LastAnswer | Back | None) -> None:
         """Go on with the questions as the person has said, if they have."""
@@ -361,6 +367,8 @@ class _Conversation:
                 self._answers = ask_other(person, wizard, after.value, answers)
             case LastAnswer.DELIVERY:
                 person.ask(DELIVERY, check=partial(wizard.named.pass_config, answers=answers))
+            case LastAnswer.EDIT:
+                write_line_edits(self._edits)
             case LastAnswer.NO_SCRIPT:
                 self._answers = answers.with_answer("script", NO_SCRIPT)
             case _:

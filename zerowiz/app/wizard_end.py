@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from zerowiz.core.structs import replace
 from zerowiz.emit.files import find_losses
 from zerowiz.errors import (
     InterruptedByUserError,
+    LostEdit,
     NothingFitsError,
     PreflightError,
     UsageError,
@@ -45,6 +46,8 @@ class LastAnswer(StrEnum):
     """Say how the config reaches the script."""
     NO_SCRIPT = "no script"
     """Plan without a script."""
+    EDIT = "edit"
+    """Write into the script what its refusal asks for."""
     WORDS = "words"
     """Type the arguments that the script requires."""
     RETRY = "retry"
@@ -161,6 +164,11 @@ _OFFERS = (
         title=_("plan without the script"),
         detail=_("only writes a config"),
     ),
+    Choice(
+        value=LastAnswer.EDIT,
+        title=_("write this into the script"),
+        detail=_("keeps all your answers"),
+    ),
     _STOP,
 )
 
@@ -186,6 +194,7 @@ class Refusals:
         offers: Collection[LastAnswer],
         *,
         config_path: str | None = None,
+        edits: Sequence[LostEdit] = (),
         can_go_back: bool = True,
     ) -> LastAnswer | Back:
         """What the person wants after a refusal, which is shown with its hints.
@@ -194,9 +203,12 @@ class Refusals:
             error: The refusal.
             offers: What can be done about it; to stop is one of them.
             config_path: What `WRITE` writes.
+            edits: What `EDIT` writes.
             can_go_back: Whether there is a question before.
         """
         self._reporter.error(error)
+        if edits:
+            self._reporter.losses(edits)
         listed = [offer for offer in _OFFERS if offer.value in offers]
         values = [choice.value for choice in listed]
         # To try again would help no job that is too big.

@@ -43,14 +43,14 @@ def doctor(
     reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
     find = partial(find_preflight_findings, script, tuple(args or ()), options)
     findings = find(reporter)
-    edits = find_line_edits(findings)
+    edits = find_line_edits(edit for finding in findings for edit in finding.line_edits)
     for _round in range(_ROUNDS if fix else 0):
         if not edits:
             break
         write_line_edits(edits)
         files.losses(edits, sys.stderr)
         findings = find(TerminalReporter(quiet=True, with_waits=not options.as_json))
-        edits = find_line_edits(findings)
+        edits = find_line_edits(edit for finding in findings for edit in finding.line_edits)
     if options.as_json:
         write_json(encode_findings(findings, __version__))
     elif options.quiet:

@@ -97,6 +97,9 @@ def look(engine: Any, inputs: list[Any]) -> dict[str, Any]:
         "accumulation_steps": engine.gradient_accumulation_steps(),
         "global_batch": engine.train_batch_size(),
         "precision": precision(engine),
+        # A schedule keeps there what it starts from.
+        "lr": engine.optimizer.param_groups[0].get("initial_lr", engine.get_lr()[0]),
+        "clipping": engine.gradient_clipping(),
         "weights": sorted({str(weight.dtype) for weight in weights}),
         "gradient_checkpointing": any(
             getattr(module, "gradient_checkpointing", False) is True for module in modules
