@@ -39,7 +39,7 @@ LISTED = Path(__file__).with_name("entry_points.json")
 VERDICTS = Path(__file__).with_name("entry_verdicts.json")
 KEPT = ROOT / ".cache" / "net" / "entry_points"
 DRAWN = 124
-TRIES = 4
+TRIES = 5
 MACHINE = ("--machine", "8xA100-80GB")
 # No model can be fetched here: one that a command names is a folder of that name with this config.json,
 # and what asks for one gets this name.
@@ -49,6 +49,9 @@ ADDED: Mapping[str, tuple[str, ...]] = {
     "micro-batch": ("--micro-batch", "1"),
 }
 NAMED = re.compile(r"`([^`]+)` (?:is not in the local|is not a folder|on this machine)")
+# Of a command that starts ranks of its own: what to type instead, and the config that it names.
+STARTED = re.compile(r"start the script itself: `zerowiz launch (.*)`")
+CONFIG_WORD = re.compile(r"--(?:deepspeed_)?config_file[ =](\S+)")
 TEXT = (".py", ".json", ".yaml", ".yml", ".toml", ".args", ".sh", ".cfg", ".hjson")
 LARGEST_BYTES = 1_000_000
 
@@ -140,6 +143,11 @@ def answer(asked: list[Asked]) -> Iterator[int]:
 def _help(ran: Ran, at: int, asked: list[Asked], added: list[tuple[str, ...]]) -> bool:
     """Whether there is now what a plan asks for."""
     refusal = _refusal(ran)
+    if started := STARTED.search(ran.stderr):
+        config = CONFIG_WORD.search(asked[at].command.removesuffix(started[1]))
+        added[at] += ("--config", config[1]) if config else ()
+        asked[at] = asked[at]._replace(command=started[1])
+        return True
     if named := NAMED.search(refusal):
         # What is not below the folder has another name there.
         name = named[1].removeprefix("./")

@@ -159,6 +159,7 @@ _UNCOUNTED: Mapping[Uncounted, str] = {
     Uncounted.TRAINER: N_("what its trainer adds"),
     Uncounted.OWN_LOSS: N_("the loss that the script computes itself"),
     Uncounted.JUDGE: N_("the model that judges completions"),
+    Uncounted.COPY: N_("another model of the script"),
     Uncounted.ENGINE: N_("what generates completions"),
     Uncounted.VLLM: N_("what vLLM holds beyond its fraction"),
     Uncounted.CONFIG: N_("keys of your config"),

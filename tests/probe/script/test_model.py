@@ -145,7 +145,6 @@ def test_adapters_of_a_checkpoint_are_adapters_too(
         ("LoraConfig(target_modules=('q_proj', 'v_proj'))", 8, "q_proj,v_proj"),
         ("LoraConfig(target_modules=find_all_linear_names(m))", 8, None),
         ("LoraConfig(target_modules=GROWING)", 8, None),
-        ("LoraConfig(r=Config.rank, target_modules=config.on)", 3, "k"),
     ],
 )
 def test_rank_and_layers_are_read_where_they_are_written(
@@ -154,7 +153,6 @@ def test_rank_and_layers_are_read_where_they_are_written(
     text = (
         "C = {'r': 2, 'on': ['q', 'v']}\nC2 = dict(r=2, target_modules=['q'])\n"
         "GROWING = ['q']\nGROWING.append('v')\n"
-        "class Config:\n    rank = 3\n    on: list = ['k']\nconfig = Config()\n"
     )
     said = lora_settings(f"{text}get_peft_model(m, {config})")
     assert rank == (said.lora_rank.value if said.lora_rank else None)

@@ -96,10 +96,9 @@ TrainingArguments("out")
     [
         ("x=1)", (None, 0)),
         ('gradient_checkpointing_kwargs={"use_reentrant": False})', (None, 0)),
-        ('gradient_checkpointing_kwargs={"every_n_layers": 1})', (1, 0)),
-        ('gradient_checkpointing_kwargs={"every_n_layers": 4})', (4, 0)),
+        ('gradient_checkpointing_kwargs={"every_n_layers": 4})', (None, 1)),
         ('activation_checkpointing_kwargs={"every_n_layers": n})', (None, 1)),
-        ("x=1)\nm.activation_checkpointing_enable(every_n_layers=8)", (8, 0)),
+        ("x=1)\nm.activation_checkpointing_enable(every_n_layers=8)", (None, 1)),
         ("gradient_checkpointing=False, k={'every_n_layers': n})", (None, 0)),
     ],
 )
@@ -797,3 +796,20 @@ def test_adapters_of_what_is_not_read_are_not_taken_for_full_training(
         "Trainer(model, args=TrainingArguments('out')).train()\n"
     )
     assert is_seen is ("method" not in settings_of(text).unseen)
+
+
+# Of sihyun-yu/REPA, SalesforceAIResearch/DiffusionDPO and huggingface/distil-whisper.
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("ema = deepcopy(policy).to(device)", 1),
+        ("teacher = WhisperForConditionalGeneration.from_pretrained(name)", 1),
+        ("if args.adafactor:\n    ref_model = AutoModel.from_pretrained(name)", 0),
+        ("saved = deepcopy(settings)", 0),
+        ("ref_tokenizer = AutoTokenizer.from_pretrained(name)", 0),
+    ],
+)
+def test_another_model_of_a_loop_is_said_not_to_be_counted(lines: str, expected: int) -> None:
+    prepared = "policy, optimizer = accelerator.prepare(policy, optimizer)\n"
+    found = settings_of(f"{ACCELERATE}{lines}\n{prepared}")
+    assert [Uncounted.COPY] * expected == [each.what for each in found.not_counted]

@@ -213,6 +213,8 @@ class Uncounted(StrEnum):
     """A loss that the script computes itself."""
     JUDGE = "reward_model"
     """A model that judges what is generated."""
+    COPY = "other_model"
+    """A copy of the model, or another one, in the script's own loop."""
     ENGINE = "generation_engine"
     """What generates, where it is not seen whether it runs in the same GPUs."""
     VLLM = "vllm_in_the_same_gpus"

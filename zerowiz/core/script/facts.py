@@ -301,6 +301,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     parallel: tuple[ParallelUse, ...] = ()
     freezes: tuple[ScriptCall, ...] = ()
     """Where it may make parameters of a model that do not train."""
+    copies: tuple[ScriptCall, ...] = ()
+    """Where its loop makes another model than the one that it trains."""
     optimizers_passed: tuple[ScriptCall, ...] = ()
     """Where it hands a Trainer an optimizer or a scheduler of its own."""
 

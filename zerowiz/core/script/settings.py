@@ -348,7 +348,7 @@ class ScriptRun(Resolver):
         }
         settings = ScriptSettings(
             values=known(values),
-            not_counted=(*of_trainer.not_counted, *_plain_layers(self)),
+            not_counted=(*of_trainer.not_counted, *_plain_layers(self), *_copies(self)),
             vllm_server=of_trainer.vllm_server,
             own_model=settle_own_model(self),
             metrics=_metrics(facts) if "eval_batch" in of_trainer.values else None,
@@ -477,6 +477,15 @@ def _plain_layers(run: Resolver) -> Iterator[NotCounted]:
                 " out are not counted"
             ),
         )
+
+
+def _copies(run: Resolver) -> Iterator[NotCounted]:
+    """The models that a loop has beside the one that it trains."""
+    for call in run.facts.copies:
+        if run.holds(call.conditions) is not False:
+            where = run.facts.where(call.line)
+            text = f"`{call.code}` in {where} is another model, which is not counted"
+            yield NotCounted(what=Uncounted.COPY, text=text)
 
 
 def _in_json(text: str, key: str) -> Scalar:

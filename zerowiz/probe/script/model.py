@@ -19,7 +19,7 @@ from zerowiz.core.script.facts import (
 )
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import SETTINGS
+from zerowiz.core.workload import SETTINGS, Integration
 from zerowiz.probe.script.reader import Reader, agree, short_code, show_argument
 from zerowiz.probe.script.source import (
     GENERATES,
@@ -43,6 +43,9 @@ _BESIDE_LENGTHS = frozenset({"max_target_length", "pred_len"})
 _OTHER_MODEL = re.compile(
     r"(?<![a-z])(reward|ref|teacher|critic|value|judge|draft|rm|output_dir)(?![a-z])"
 )
+
+
+_COPY = re.compile(r"(?<![a-z])(reward|ref|teacher|critic|judge|ema)(?![a-z])")
 
 
 def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -418,6 +421,8 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         or any(_LORA.search(option.dest) for option in read.line.parser.options),
         builds_elsewhere=any(_builds_elsewhere(source, call) for call in source.calls),
         freezes=tuple(_freezes(read)),
+        # Those of a Trainer are its own arguments.
+        copies=() if facts.integration is Integration.HF else tuple(_copies(read)),
     )
     if not facts.trains_adapters:
         return facts
@@ -437,6 +442,16 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             _adapter_targets(read, config) for use in used for config in use.configs
         ),
     )
+
+
+def _copies(read: Reader) -> Iterator[ScriptCall]:
+    """Where a loop copies the model that it trains, or loads one beside it."""
+    trained = {name for call in read.source.calls for name in _trained(call)}
+    for call in read.source.calls:
+        copied = {last_name(arg) for arg in call.node.args if call.method == "deepcopy"}
+        if copied & trained or (_kind(call) == "Model" and _COPY.search(call.target.lower())):
+            conditions, code = tuple(read.conditions(call)), short_code(call.node)
+            yield ScriptCall(conditions=conditions, line=call.line, code=code)
 
 
 def _freezes(read: Reader) -> Iterator[ScriptCall]:

@@ -119,15 +119,10 @@ class Reader(Struct, frozen=True, kw_only=True):
         return ValueSource(value=None if changed else texts, line=line, code=code)
 
     def follow(self, expr: ast.expr, call: FunctionCall) -> ast.expr:
-        """The expression, or the value of a name, a dict's entry or a class's constant."""
+        """The expression, or the value of a name or of a dict's entry."""
         for _ in range(MOST_STEPS):
             expr = follow(expr, call.scope)
-            inner = (
-                self._entry(expr, call.scope)
-                or self._constant(expr, call.scope)
-                or _converted(expr)
-                or self._uncapped(expr, call)
-            )
+            inner = self._entry(expr, call.scope) or _converted(expr) or self._uncapped(expr, call)
             if inner is None:
                 break
             expr = inner
@@ -181,26 +176,6 @@ class Reader(Struct, frozen=True, kw_only=True):
                 return self.source.entry(whole, str(key), scope)
             case _:
                 return None
-
-    def _constant(self, expr: ast.expr, scope: Scope) -> ast.expr | None:
-        """The value of `Config.x`, or of `config.x` after `config = Config()`."""
-        if not isinstance(expr, ast.Attribute) or expr.attr in self.source.altered:
-            return None
-        base = follow(expr.value, scope)
-        if isinstance(base, ast.Call) and (base.args or base.keywords):
-            return None
-        name = base.func if isinstance(base, ast.Call) else base
-        node = self.source.classes.get(name.id) if isinstance(name, ast.Name) else None
-        default = None
-        for statement in node.body if node else ():
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=attr)], value=value) if attr == expr.attr:
-                    default = value
-                case ast.AnnAssign(target=ast.Name(id=attr), value=value) if attr == expr.attr:
-                    default = value
-                case _:
-                    pass
-        return default
 
     def condition(
         self, expr: ast.expr, call: FunctionCall, keyword: str | None = None, depth: int = 0

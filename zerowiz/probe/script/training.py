@@ -412,8 +412,9 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     A Trainer turns it on where its arguments say so (transformers 5.23, trainer.py), whatever the
     script does; a call of the script can turn it on as well.
     """
-    by_words = facts.every_n_layers if facts.every_n_layers.flag else UNSEEN
-    facts = facts.with_sources(every_n_layers=_every_n_layers(read) or by_words)
+    if facts.every_n_layers.flag is None:
+        every = ValueSource(code="every_n_layers") if _EVERY.search(read.source.text) else UNSEEN
+        facts = facts.with_sources(every_n_layers=every)
     of_arguments, trains = facts.gradient_checkpointing, facts.integration is Integration.HF
     if not trains and _disables(read):
         return facts
@@ -430,32 +431,8 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     return facts.with_sources(gradient_checkpointing=_nothing(read))
 
 
-_EVERY = "every_n_layers"
-
-
-def _every_n_layers(read: Reader) -> ValueSource | None:
-    """The value of that name in a call, or in a dict that is handed to one."""
-    for call in read.source.calls if _EVERY in read.source.text else ():
-        for node in ast.walk(call.node):
-            for name, value in _named_values(node):
-                if name == _EVERY:
-                    code = f"{_EVERY}={ast.unparse(value)}"
-                    every = value.value if isinstance(value, ast.Constant) else None
-                    return ValueSource(
-                        value=every if isinstance(every, int) else None,
-                        line=value.lineno,
-                        code=code,
-                    )
-    return None
-
-
-def _named_values(node: ast.AST) -> Iterator[tuple[str | None, ast.expr]]:
-    if isinstance(node, ast.keyword):
-        yield node.arg, node.value
-    elif isinstance(node, ast.Dict):
-        for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant):
-                yield str(key.value), value
+# What a script says of it is not counted, as a word that says it is.
+_EVERY = re.compile(r"every_n_layers[\"']? *[:=]")
 
 
 def _by_condition(facts: ScriptFacts, condition: ValueSource) -> ScriptFacts:
