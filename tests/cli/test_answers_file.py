@@ -37,7 +37,7 @@ SAID: tuple[Mapping[str, object], ...] = (
     | {"generation-batch": 8, "vllm-memory-fraction": 0.3, "vllm-sleeps": True, "trace": False},
     {"model": "1b", "machine": "4xH100", "memory-budget": 0.5, "global-batch": 64}
     | {"objective": "fastest", "calibration": False, "accounting": "real", "output-dir": "out"}
-    | {"optimizer-state-dtype": "bf16", "ignore-oom": True, "integration": "deepspeed"},
+    | {"optimizer-state-dtype": "bf16", "allow-slow": True, "integration": "deepspeed"},
     {"model": "1b", "machine": "4xH100", "torch-autocast": "bf16", "precision": "fp32"}
     | {"reference": "precomputed", "trainer": "dpo", "gpus-per-node": 2, "probe-timeout": 5},
     {"model": "1b", "machine": "4xH100", "integration": "deepspeed", "lr": 6e-4}

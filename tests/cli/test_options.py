@@ -29,7 +29,7 @@ SHARED = {
     *("--precision", "--optimizer", "--optimizer-state-dtype", "--attention"),
     *("--gradient-checkpointing", "--no-gradient-checkpointing"),
     *("--torch-autocast", "--nvme-path", "--hpz", "--no-hpz", "--quantized-weights"),
-    *("--ignore-oom", "--calibration", "--no-calibration"),
+    *("--calibration", "--no-calibration"),
     *("--objective", "--stage", "--offload", "--allow-slow", "--accounting", "--integration"),
     *("--config", "--config-via"),
     *("--output-dir", "--yes", "--json", "--dry-run", "--force", "--quiet"),

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.structs import fields
 
-from zerowiz.core.decision.job import History
 from zerowiz.core.launch.job_nodes import AttemptSpec, Join, OpenRendezvous
 from zerowiz.core.machine.names import decode_machine, encode_machine
 from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
@@ -178,7 +177,7 @@ def test_null_stays_where_a_mapping_holds_it() -> None:
     assert setting == run.setting
 
 
-READ = (Machine, Traced, History, MachineResults, OpenRendezvous, Join, AttemptSpec)
+READ = (Machine, Traced, MachineResults, OpenRendezvous, Join, AttemptSpec)
 each_read = pytest.mark.parametrize("kind", READ, ids=lambda kind: kind.__name__)
 
 

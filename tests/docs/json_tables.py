@@ -123,7 +123,7 @@ PLAN: Parts = {
         "offload": ("str", "`none`, `optimizer`, `all` or `nvme`."),
         "verdict": ("str", "`fits`, `tight`, `uncertain` or `does_not_fit`."),
         "settled_by": ("str?", "What would show whether an `uncertain` strategy fits."),
-        "ran_out": ("object?", "The run that ran out of memory here; null where none did."),
+        "ran_out": ("object?", "The attempt that ran out of memory; null where none did."),
         "gpu": ("GpuMemory", "The memory of one rank's GPU."),
         "buffers": ("[Buffer]", "The sizes that the config sets, and what they take."),
         "host": ("HostMemory", "The memory of all ranks of a node together."),

@@ -338,7 +338,7 @@ def test_a_setting_touches_its_row_and_its_formula(copied: Copy) -> None:
         (
             FLAGS,
             '    *("--average-weights", "--no-average-weights"),\n',
-            '    *("--ignore-oom", "--calibration", "--no-calibration"),\n',
+            '    *("--calibration", "--no-calibration"),\n',
         ),
     )
     assert set(recipe.tests) - without_rows - {TYPED} == copied.unfinished(recipe)

@@ -10,7 +10,6 @@ from measured.trials import decode_trials, encode_trial
 from zerowiz.core.structs import encode
 from zerowiz.probe.machine.machine_file import read_machine_file
 from zerowiz.probe.model.trace import read_cached
-from zerowiz.probe.output_folder import read_history
 
 SAVED = Path(__file__).parent
 
@@ -43,11 +42,6 @@ def test_a_described_machine_is_read_as_it_was_written(name: str) -> None:
 def test_a_trace_is_read_as_it_was_written() -> None:
     expected = content_of("trace.json")
     assert expected == kept(expected, as_json(read_cached(SAVED / "trace.json")))
-
-
-def test_a_history_is_read_as_it_was_written() -> None:
-    expected = content_of("ran_out.json")
-    assert expected == kept(expected, as_json(read_history(SAVED / "ran_out.json")))
 
 
 def test_cases_are_read_as_they_were() -> None:

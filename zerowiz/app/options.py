@@ -123,7 +123,6 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     hpz: bool | None = None
     quantized_weights: bool = False
     allow_slow: bool = False
-    ignore_oom: bool = False
     calibration: bool | None = None
     accounting: Accounting = Accounting.REAL
     integration: Integration | None = None

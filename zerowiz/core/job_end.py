@@ -613,29 +613,20 @@ def encode_summary(summary: RunSummary) -> dict[str, object]:
 # It is the same decision as before, with one more fact: what ran out of memory does not fit.
 
 
-def remember(decision: Decision, strategy: Strategy, memory: MemoryKind, day: str) -> RanOut | None:
-    """The fact that a run ran out of memory; None where the size of that memory is not known.
+def remember(decision: Decision, strategy: Strategy, memory: MemoryKind) -> RanOut | None:
+    """The fact that an attempt ran out of memory; None where the size of that is not known.
 
     Args:
         decision: The decision that the run was started by.
         strategy: The strategy that it ran with.
         memory: The memory that was too small.
-        day: Such as 2026-11-22.
     """
     job = decision.job
     on_gpu = memory is MemoryKind.GPU
     room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
     if room_bytes is None:
         return None
-    return RanOut(
-        job_key=job.key,
-        strategy=strategy.name,
-        memory=memory,
-        micro_batch=job.workload.micro_batch,
-        sequence_tokens=job.workload.sequence_tokens,
-        budget_bytes=room_bytes,
-        seen_on=day,
-    )
+    return RanOut(strategy=strategy.name, memory=memory)
 
 
 def decide_again(decision: Decision, seen: RanOut) -> Decision:

@@ -422,11 +422,6 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
     "allow_slow": SettingRow(
         flag="--allow-slow", help="Allow ZeRO-3 over a slow link", panel=Panel.CHOICE
     ),
-    "ignore_oom": SettingRow(
-        flag="--ignore-oom",
-        help="Ignore earlier out-of-memory errors on this machine",
-        panel=Panel.CHOICE,
-    ),
     "calibration": SettingRow(
         flag="--calibration/--no-calibration",
         help="Scale times by what `measure` found on this machine",

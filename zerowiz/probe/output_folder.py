@@ -1,12 +1,11 @@
-"""Read what earlier runs have written into a folder: plan files, OOM records."""
+"""Read what earlier runs have written into a folder, and the configs that a person has there."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.core.decision.job import History
 from zerowiz.core.dsconfig.merge import KeyEdit, find_edits
 from zerowiz.core.launch.provenance import (
     is_plan_path,
@@ -15,9 +14,8 @@ from zerowiz.core.launch.provenance import (
     written_config,
 )
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.structs import decode, parse_json
-from zerowiz.errors import UsageError
-from zerowiz.probe.files import cache_folder, read_named
+from zerowiz.core.structs import parse_json
+from zerowiz.probe.files import read_named
 
 
 class EditedConfig(Struct, frozen=True, kw_only=True):
@@ -135,28 +133,3 @@ def _read_text(path: Path) -> str:
         return read_named(path).decode(errors="replace")
     except (OSError, ValueError):
         return ""
-
-
-# Read which runs of a job ran out of memory on this machine.
-
-
-def history_path(key: str, environ: Mapping[str, str]) -> Path:
-    """The path of the history of the jobs with this key."""
-    return _folder(environ) / f"{key}.json"
-
-
-def has_histories(environ: Mapping[str, str]) -> bool:
-    """Whether any job ran out of memory here; where none did, no key has to be worked out."""
-    return _folder(environ).is_dir()
-
-
-def _folder(environ: Mapping[str, str]) -> Path:
-    return cache_folder(environ) / "zerowiz" / "ran_out"
-
-
-def read_history(path: Path) -> History:
-    """The history in a file; an empty one where the file is missing or cannot be read."""
-    try:
-        return decode(History, parse_json(read_named(path)), "ran_out")
-    except (OSError, ValueError, UsageError):
-        return History()

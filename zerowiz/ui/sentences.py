@@ -521,10 +521,9 @@ def _remarks(evaluated: StrategyEstimate) -> Iterator[str]:
     if seen is not None:
         memory = _("host memory") if seen.memory is MemoryKind.HOST else _("memory")
         yield _(
-            "{strategy} ran out of {memory} here on {seen_on} (`--ignore-oom`)",
+            "{strategy} ran out of {memory} in an attempt before",
             strategy=seen.strategy,
             memory=memory,
-            seen_on=seen.seen_on,
         )
     if evaluated.verdict is Verdict.UNCERTAIN:
         if evaluated.interval is not None and evaluated.interval.uncounted:
@@ -569,10 +568,7 @@ def lack(evaluated: StrategyEstimate, machine: Machine) -> str:
     """What the closest strategy lacks, and on which GPUs of a machine."""
     room, host_room = evaluated.headroom_bytes, evaluated.host_headroom_bytes
     if evaluated.ran_out is not None:
-        return _(
-            "ran out of memory here on {seen_on} (`--ignore-oom` tries again)",
-            seen_on=evaluated.ran_out.seen_on,
-        )
+        return _("ran out of memory in an attempt before")
     if room is None:
         return _(
             "cannot be checked: the free GPU memory is unknown (set it with `--memory-budget`)"

@@ -1,7 +1,6 @@
 """What of a step nobody decided, and what the global batch is that a choice keeps."""
 
 import json
-import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,14 +15,12 @@ from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.resolved_job import ResolvedJob, resolve_job
-from zerowiz.core.decision.job import History, OpenSettings, RanOut
-from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.decision.job import OpenSettings
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun
-from zerowiz.core.structs import encode, replace
+from zerowiz.core.structs import replace
 from zerowiz.core.workload import Accounting, Trainer
 from zerowiz.errors import UsageError
-from zerowiz.probe.output_folder import history_path
 from zerowiz.probe.script.read_script import parse_script, read_script
 
 LOADER = "loader = DataLoader(data, batch_size=args.batch)\n"
@@ -252,33 +249,6 @@ def test_checkpointing_is_open_where_a_word_can_change_it(
 def test_the_rule_of_thumb_knows_no_step() -> None:
     resolved = requested(facts_of("hf_parser"), accounting=Accounting.TEXTBOOK)
     assert OpenSettings() == resolved.freedom
-
-
-def test_what_ran_out_is_known_with_checkpointing_and_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    plain = requested(TRAINER).job
-    recomputed = replace(plain, workload=replace(plain.workload, gradient_checkpointing=True))
-    for job in (plain, recomputed):
-        seen = RanOut(
-            job_key=job.key,
-            strategy="zero2",
-            memory=MemoryKind.GPU,
-            micro_batch=4,
-            sequence_tokens=128,
-            budget_bytes=2**35,
-            seen_on="2026-11-22",
-        )
-        path = history_path(job.key, os.environ)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(encode(History(ran_out=(seen,)))))
-    assert plain.key != recomputed.key
-    known = {each.job_key for each in requested(TRAINER).job.ran_out}
-    assert {plain.key, recomputed.key} == known
-    said = requested(TRAINER, gradient_checkpointing=False).job.ran_out
-    assert [plain.key] == [each.job_key for each in said]
-    assert () == requested(TRAINER, ignore_oom=True).job.ran_out
 
 
 # What is read from outside is read once, however many remedies are weighed.

@@ -1,22 +1,16 @@
 """Which settings no run had together, and what is said of a job with such settings."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from itertools import product
 
 import pytest
 from accuracy.figures import MEASURED_RUNS
 from accuracy.grid import encode_measured_runs, measured_runs
 from measured.rows import read_every_row, read_model
-from paths import ROOT
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
 from zerowiz.core.decision.job import (
-    History,
     Job,
     MeasuredRuns,
     Pair,
@@ -47,8 +41,8 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
 )
 from zerowiz.core.strategy_types import Strategy
-from zerowiz.core.structs import decode, encode, replace
-from zerowiz.core.workload import Method, Precision, StateDtype, Workload
+from zerowiz.core.structs import decode, replace
+from zerowiz.core.workload import Method, Precision, Workload
 from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs
 from zerowiz.ui.sentences import interval, never_together
 
@@ -145,7 +139,7 @@ DAY = "2026-11-22"
 
 
 def died(decision: Decision, strategy: Strategy, memory: MemoryKind = MemoryKind.GPU) -> RanOut:
-    seen = remember(decision, strategy, memory, DAY)
+    seen = remember(decision, strategy, memory)
     assert seen is not None
     return seen
 
@@ -204,79 +198,10 @@ def test_after_the_host_was_too_small_a_strategy_that_builds_less_there_is_taken
     assert again.of(ZERO2_OFFLOAD).ran_out is not None
 
 
-GB = 10**9
-OTHER_STEPS = (
-    ({"micro_batch": 8}, "zero2"),
-    ({"accumulation_steps": 8}, "zero2"),
-    ({"micro_batch": 2}, "ddp"),
-    ({"sequence_tokens": 128}, "ddp"),
-    ({"gradient_checkpointing": False, "micro_batch": 4}, "ddp"),
-)
-
-
-@pytest.mark.parametrize(
-    ("budget_bytes", "change", "expected"),
-    [
-        (None, {}, "zero2"),
-        *(
-            (None, {"workload": replace(JOB.workload, **said)}, expected)  # type: ignore[arg-type]
-            for said, expected in OTHER_STEPS
-        ),
-        (None, {"model": model_from_size("900m", 900_000_000)}, "ddp"),
-        (None, {"machine": replace(FOUR, gpus=FOUR.gpus[:2])}, "ddp"),
-        (None, {"state_dtype": StateDtype.BF16}, "ddp"),
-        # With more room it is tried again.
-        (40 * GB, {}, "zero2"),
-        (40 * GB, {"budget_bytes": 41 * GB}, "zero2"),
-        (40 * GB, {"budget_bytes": 50 * GB}, "ddp"),
-    ],
-)
-def test_it_holds_for_this_job_and_larger_steps_of_it(
-    budget_bytes: int | None, change: Mapping[str, object], expected: str
-) -> None:
-    job = replace(JOB, budget_bytes=budget_bytes)
-    seen = died(decide(job, Constraints()), DDP)
-    other = replace(job, ran_out=(seen,), **change)  # type: ignore[arg-type]
-    assert expected == chosen(decide(other, Constraints()))
-
-
-KEY = """
-from zerowiz.core.decision.job import job_key
-from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.machine.names import parse_spec
-from zerowiz.core.workload import Workload
-from zerowiz.probe.package_data import read_gpu_table
-machine = parse_spec("4xA100-40GB", read_gpu_table())
-print(job_key(machine, model_from_size("1b", 1_000_000_000), Workload(), None))
-"""
-
-
-def test_a_job_has_the_same_key_in_every_process() -> None:
-    argv, environ = [sys.executable, "-c", KEY], {**os.environ, "PYTHONPATH": str(ROOT)}
-    seeds = [{**environ, "PYTHONHASHSEED": str(seed)} for seed in range(4)]
-    assert 1 == len({subprocess.check_output(argv, env=seed) for seed in seeds})
-
-
-def test_remedies_that_change_the_job_are_not_held_back_by_it() -> None:
-    decision = decide(
-        replace(JOB, workload=replace(JOB.workload, gradient_checkpointing=False)), Constraints()
-    )
-    for strategy in FLOWCHART_STRATEGIES:
-        decision = decide_again(decision, died(decision, strategy))
-    assert chosen(decision) is None
-    assert any("gradient_checkpointing" in remedy.change for remedy in find_remedies(decision))
-
-
-def test_the_latest_death_of_a_strategy_replaces_the_one_before() -> None:
-    first = died(decide(JOB, Constraints()), DDP)
-    later, other = replace(first, seen_on="2026-11-23"), replace(first, strategy="zero1")
-    history = History().plus(first).plus(other).plus(later)
-    assert (other, later) == history.ran_out
-    assert history == decode(History, encode(history), "ran_out")
-    # Nothing is learned where nobody knows how much room there was.
+def test_nothing_is_learned_where_nobody_knows_how_much_room_there_was() -> None:
     unknown = replace(FOUR, gpus=tuple(replace(gpu, free_bytes=None) for gpu in FOUR.gpus))
     decision = decide(replace(JOB, machine=unknown), Constraints(stage=2, force=True))
-    assert remember(decision, ZERO2, MemoryKind.GPU, DAY) is None
+    assert remember(decision, ZERO2, MemoryKind.GPU) is None
 
 
 @pytest.mark.parametrize("cause", Cause)

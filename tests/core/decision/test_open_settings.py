@@ -18,7 +18,7 @@ from zerowiz.core.decision.flowchart import (
     Reason,
     decide,
 )
-from zerowiz.core.decision.job import Job, Objective, OpenSettings, RanOut
+from zerowiz.core.decision.job import Job, Objective, OpenSettings
 from zerowiz.core.decision.open_settings import (
     ROOM_FRACTION,
     Candidate,
@@ -35,7 +35,6 @@ from zerowiz.core.decision.open_settings import (
 )
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Host
-from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import model_from_size
@@ -595,28 +594,6 @@ def test_a_loss_that_is_not_counted_for_a_model_is_no_candidate() -> None:
         search(job, Constraints(), each, Objective.FASTEST) for each in (OPEN, with_liger)
     )
     assert plain.count == liger.count
-
-
-def test_a_micro_batch_that_ran_out_of_memory_is_not_taken_again() -> None:
-    job = job_on("8xH100-80GB", LLAMA, STEP)
-    assert 1 == search(job, Constraints(), OpenSettings()).decision.job.workload.micro_batch
-    first = search(job, Constraints(), SPLIT).choice
-    assert first is not None
-    assert first.workload.micro_batch > 1
-    assert first.evaluated.verdict is Verdict.FITS
-    seen = RanOut(
-        job_key=job.key,
-        strategy=first.strategy.name,
-        memory=MemoryKind.GPU,
-        micro_batch=first.workload.micro_batch,
-        sequence_tokens=STEP.sequence_tokens,
-        budget_bytes=job.gpu_budget_bytes or 0,
-        seen_on="2026-11-23",
-    )
-    again = search(replace(job, ran_out=(seen,)), Constraints(), SPLIT).choice
-    assert again is not None
-    assert again.strategy == first.strategy
-    assert again.workload.micro_batch < first.workload.micro_batch
 
 
 def test_a_strategy_that_deepspeed_does_not_train_so_is_not_taken() -> None:

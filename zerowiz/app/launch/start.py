@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from json import dumps
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,7 +18,6 @@ from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.resolved_job import config_file, is_same, lr_needed
 from zerowiz.app.resolve.workload import check_local_rank
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.decision.job import RanOut
 from zerowiz.core.findings import Finding, Severity, errors_of
 from zerowiz.core.job_end import (
     FILE_NAME,
@@ -82,15 +80,14 @@ from zerowiz.core.script.config_delivery import (
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, check_accelerator
 from zerowiz.core.strategy_types import Offload, Strategy
-from zerowiz.core.structs import encode, replace
+from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, Integration, Method
-from zerowiz.emit.files import refuse_loss, release, replace_file, write_held, write_private
+from zerowiz.emit.files import refuse_loss, release, write_held, write_private
 from zerowiz.emit.job import Watch, noted_signals, supervise, watched_env
 from zerowiz.emit.processes import read_measured
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.nodes import find_master_address, read_env_lines, read_hostfile
-from zerowiz.probe.output_folder import history_path, read_history
 from zerowiz.probe.package_data import read_bad_releases, read_version
 from zerowiz.probe.preflight.interpreter import check_pdsh, find_programs
 from zerowiz.probe.preflight.read_facts import (
@@ -590,21 +587,7 @@ def _config(plan: Plan, strategy: Strategy) -> Mapping[str, object]:
 
 # Run a job under zerowiz's eyes: its attempts one after the other, and the record of them.
 
-# Plan the next start, with less memory, after a job ran out of it; remember that it did.
-
-
-def keep(start: Start, memory: MemoryKind) -> RanOut | None:
-    """Remember what was seen on this machine; where nothing can be kept, this run knows it."""
-    day = datetime.now(tz=UTC).date().isoformat()
-    seen = remember(start.plan.decision, start.strategy, memory, day)
-    if seen is None:
-        return None
-    path = history_path(seen.job_key, os.environ)
-    try:
-        replace_file(path, dumps(encode(read_history(path).plus(seen)), indent=2) + "\n")
-    except ZerowizError:
-        return seen
-    return seen
+# Plan the next start, with less memory, after a job ran out of it.
 
 
 def _output_folder(start: Start) -> Path | None:
@@ -620,13 +603,13 @@ def checkpoints_before(start: Start) -> CheckpointStates:
 
 
 def escalate(
-    start: Start, seen: RanOut | None, number: int, before: CheckpointStates, reporter: Reporter
+    start: Start, memory: MemoryKind, number: int, before: CheckpointStates, reporter: Reporter
 ) -> Start:
     """The next start: more frugal, at the same global batch.
 
     Args:
         start: The one that ran out of memory.
-        seen: What it showed.
+        memory: The memory that was too small.
         number: Of the next attempt.
         before: Of `checkpoints_before`, as the first attempt began.
         reporter: Hears what may go wrong with it.
@@ -635,6 +618,7 @@ def escalate(
         ZerowizError: No strategy is left that fits, or its config cannot reach the script, or would
             replace one that somebody changed.
     """
+    seen = remember(start.plan.decision, start.strategy, memory)
     if seen is None:
         raise ZerowizError(
             "zerowiz does not try again: the free memory is unknown",
@@ -749,7 +733,6 @@ def _next_start(
     memory = memory_of(end.cause, lives_on_host=lives_on_host)
     if memory is None or end.stopped_by is not None:
         return None
-    seen = keep(start, memory)
     most = start.run.max_attempts
     if most == 1:
         return None
@@ -757,7 +740,7 @@ def _next_start(
         reporter.event(f"zerowiz does not try again: `--max-attempts {most}` is reached")
         return None
     try:
-        return escalate(start, seen, number + 1, before, reporter)
+        return escalate(start, memory, number + 1, before, reporter)
     except ZerowizError as error:
         reporter.error(error)
     except OSError as error:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +30,6 @@ from zerowiz.core.decision.job import (
     longest_tokens,
     why_no_bf16,
 )
-from zerowiz.core.decision.open_settings import list_variants
 from zerowiz.core.dsconfig.own_config import AUTOCAST_KEY, UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource
@@ -95,7 +93,6 @@ from zerowiz.core.workload import (
 from zerowiz.errors import AnswerNeededError, UsageError
 from zerowiz.probe.machine.machine_file import has_results, read_results, results_path
 from zerowiz.probe.model.hf import hub_name
-from zerowiz.probe.output_folder import has_histories, history_path, read_history
 from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs, read_version
 from zerowiz.ui import assumptions
 
@@ -617,10 +614,6 @@ def _fold_job(
     freedom = find_freedom(options, facts, settings, config, job)
     if options.sequence_parallel == 0 and "sequence_parallel" not in said:
         freedom = replace(freedom, shared=_shared(options, script, job))
-    if not options.ignore_oom and has_histories(environ):
-        keys = dict.fromkeys(variant.key for variant in list_variants(job, freedom))
-        seen = (read_history(history_path(key, environ)).ran_out for key in keys)
-        job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
     # What is searched for is chosen, and not assumed.
     decided = of_step.decided | ({"gradient_checkpointing"} if freedom.checkpointing else set())
     written = _written_learning(options, facts, settings, config.base)

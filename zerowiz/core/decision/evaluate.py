@@ -484,16 +484,12 @@ def _with_host(
 
 
 def evaluate_all(job: Job) -> tuple[StrategyEstimate, ...]:
-    """Every strategy, in the order of the table; what ran out of memory here does not fit."""
+    """Every strategy, in the order of the table; what ran out of memory does not fit."""
     evaluated = tuple(evaluate(job, strategy) for strategy in STRATEGIES)
     for seen in job.ran_out:
-        failed = next((other for other in evaluated if other.strategy.name == seen.strategy), None)
-        on_gpu = seen.memory is MemoryKind.GPU
-        room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
-        of_this_job = seen.job_key == job.key
-        if failed is not None and of_this_job and seen.rules_out(job.workload, room_bytes):
-            without = _without_device if on_gpu else _without_host
-            evaluated = tuple(without(seen, failed, job, other) for other in evaluated)
+        failed = next(other for other in evaluated if other.strategy.name == seen.strategy)
+        without = _without_device if seen.memory is MemoryKind.GPU else _without_host
+        evaluated = tuple(without(seen, failed, job, other) for other in evaluated)
     return evaluated
 
 

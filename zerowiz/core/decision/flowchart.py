@@ -565,13 +565,9 @@ def choose_only(
     Raises:
         UsageError: No strategy has what the constraints ask for.
     """
-    # What ran out of memory here says something of other strategies too.
-    known = {e.strategy.name: e for e in evaluate_all(job)} if job.ran_out else {}
 
     @cache
     def find(name: str) -> StrategyEstimate | None:
-        if name in known:
-            return known[name]
         row = _ROWS[name]
         # Whoever forces a strategy gets it whether it fits or not.
         if not constraints.force and is_hopeless(job, row):
@@ -582,7 +578,7 @@ def choose_only(
 
     @cache
     def compared(row: StrategyRow) -> StrategyEstimate:
-        return known[row.name] if known else evaluate(job, row)
+        return evaluate(job, row)
 
     def timed(untimed: StrategyEstimate) -> StrategyEstimate:
         return evaluate_with(job, untimed.strategy, untimed.buffers) if leanest else untimed

@@ -11,7 +11,6 @@ from zerowiz.core.decision.evaluate import (
     StrategyEstimate,
     Verdict,
     evaluate,
-    evaluate_all,
     evaluate_with,
     may_run,
     seconds_on_slow_host,
@@ -253,11 +252,10 @@ def list_variants(job: Job, freedom: OpenSettings) -> Iterator[Job]:
 
 
 class Evaluator:
-    """Evaluates the workloads of one job; what ran out of memory before counts for each."""
+    """Evaluates the workloads of one job, each once."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._known: dict[Workload, tuple[StrategyEstimate, ...]] = {}
         self._made: dict[tuple[Workload, str], Candidate] = {}
 
     def candidate(self, workload: Workload, strategy: StrategyRow) -> Candidate:
@@ -269,12 +267,7 @@ class Evaluator:
 
     def _make(self, workload: Workload, strategy: StrategyRow) -> Candidate:
         job = replace(self.job, workload=workload)
-        if not self.job.ran_out:
-            evaluated = evaluate(job, strategy)
-        else:
-            if workload not in self._known:
-                self._known[workload] = evaluate_all(job)
-            evaluated = next(e for e in self._known[workload] if e.strategy.name == strategy.name)
+        evaluated = evaluate(job, strategy)
         slow = seconds_on_slow_host(job, evaluated) if evaluated.runs else None
         return Candidate(workload=workload, evaluated=evaluated, slow_host_seconds=slow)
 
@@ -340,7 +333,7 @@ def lean_out(job: Job, candidate: Candidate) -> Candidate:
     """The same with the smallest communication buffers, where it surely runs with less so."""
     variant = replace(job, workload=candidate.workload)
     *_, leanest = variant.buffers(candidate.strategy)
-    if candidate.evaluated.buffers == leanest or job.ran_out:
+    if candidate.evaluated.buffers == leanest:
         return candidate
     evaluated = evaluate_with(variant, candidate.strategy, leanest)
     if not evaluated.is_sure or evaluated.device_bytes >= candidate.evaluated.device_bytes:

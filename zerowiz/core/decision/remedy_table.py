@@ -333,7 +333,7 @@ def leave_busy_gpus(job: Job, _: Constraints) -> Iterator[Patch]:
 
 def on_machine(job: Job, machine: Machine, rates: GpuRates | None) -> Job:
     """The job on other GPUs, of which nothing says what was seen on its own."""
-    return replace(job, machine=machine, rates=rates, calibration=None, ran_out=())
+    return replace(job, machine=machine, rates=rates, calibration=None)
 
 
 def use_bf16(job: Job, _: Constraints) -> Iterator[Patch]:
