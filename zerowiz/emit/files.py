@@ -130,14 +130,27 @@ def _mark_known(file: PlannedFile) -> None:
     there = None if file.own_folder else _read_there(file)
     if there is None or _marker(path, there).exists() or not _is_of_plan(path, there):
         return
-    with _writing(path, _elsewhere(file)):
-        _touch_marker(path, there)
+    with _writing(path, _elsewhere(file)), _marked(path, there):
+        pass
 
 
-def _touch_marker(path: Path, content: bytes) -> None:
+@contextmanager
+def _marked(path: Path, content: bytes) -> Iterator[None]:
+    """Leave a marker of what is written then; where that fails, nothing of it stays."""
     marker = _marker(path, content)
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.touch()
+    was_there = marker.exists()
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+        yield
+    except OSError:
+        with suppress(OSError):
+            if not was_there:
+                marker.unlink(missing_ok=True)
+            # A folder that has something in it stays.
+            marker.parent.rmdir()
+            marker.parent.parent.rmdir()
+        raise
 
 
 def write_whole(link: Path, content: bytes, mode: int | None = None) -> None:
@@ -341,8 +354,7 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
         write_private(path, content)
         return
     refuse_loss(file, force=force)
-    with _writing(path, _elsewhere(file)):
-        _touch_marker(path, content)
+    with _writing(path, _elsewhere(file)), _marked(path, content):
         # A plan file holds the words of a command, among which a secret may be that nothing names.
         private = stat.S_IRUSR | stat.S_IWUSR if is_plan_path(file.path) else None
         write_whole(path, content, private if file.copy_of is None else _mode(Path(file.copy_of)))
@@ -382,10 +394,11 @@ def add_files(files: Sequence[PlannedFile]) -> tuple[PlannedFile, ...]:
     Raises:
         ZerowizError: A path is there with other contents, or cannot be written.
     """
-    missing, added = tuple(_missing(files)), list[Path]()
+    missing, added, made = tuple(_missing(files)), list[Path](), list[Path]()
     try:
         for path, content in ((Path(file.path), file.content) for file in missing):
             with _writing(path, "use a folder that you can write to"):
+                made += [folder for folder in path.parents if not folder.exists()]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # Whoever made a file of this name meanwhile keeps it.
                 with path.open("xb") as stream:
@@ -393,7 +406,10 @@ def add_files(files: Sequence[PlannedFile]) -> tuple[PlannedFile, ...]:
                     stream.write(content)
     except BaseException:
         for path in added:
-            _remove(path)
+            path.unlink(missing_ok=True)
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
         raise
     return missing
 
