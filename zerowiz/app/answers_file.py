@@ -202,7 +202,10 @@ def _parse(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise UsageError(f"`{name}` is not an answers file: it has too many levels") from None
+        raise UsageError(
+            f"`{name}` is not an answers file: it has too many levels",
+            "write each option in a line of its own: `seq-len = 2048`",
+        ) from None
     except tomllib.TOMLDecodeError as error:
         place = _PLACE.search(str(error))
         where = f" line {place[1]}" if place else ""
@@ -221,7 +224,7 @@ def _parse(text: str, name: str) -> dict[str, Any]:
 def _with_key(options: Options, key: str, value: object) -> Options:
     """The options with what a key says; script and words of the script are none of them."""
     if key == SCRIPT and not (isinstance(value, str) and value):
-        raise UsageError(f"`{key}` takes a text")
+        raise UsageError(f"`{key}` takes a text", '`script = "train.py"`')
     is_words = isinstance(value, list) and all(isinstance(word, str) for word in value)
     if key == SCRIPT_ARGS and not is_words:
         raise UsageError(

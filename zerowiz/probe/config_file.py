@@ -162,7 +162,9 @@ def read_program_file(path: str) -> ProgramFile:
     try:
         text = require_text(Path(path))
     except FileNotFoundError:
-        raise PreflightError(f"there is no file `{path}`") from None
+        raise PreflightError(
+            f"there is no file `{path}`", "its path counts from the current folder"
+        ) from None
     values = load_yaml(path, text)
     file = read_program(path, values) if isinstance(values, Mapping) else None
     if file is None:
@@ -203,11 +205,15 @@ def read_settings_file(named: str, script: str, *, is_whole: bool) -> SettingsFi
         text = require_text(Path(named))
     except FileNotFoundError:
         raise PreflightError(
-            f"there is no file `{named}`, from which {script} reads its arguments"
+            f"there is no file `{named}`, from which {script} reads its arguments",
+            "its path counts from the current folder",
         ) from None
     content = (load_yaml if is_yaml else _parse_json)(named, text)
     if not isinstance(content, Mapping):
-        raise UsageError(f"`{named}` has no named values, but {script} reads its arguments from it")
+        raise UsageError(
+            f"`{named}` has no named values, but {script} reads its arguments from it",
+            "write a line for each: `learning_rate: 1e-5`",
+        )
     values = {str(key): value for key, value in content.items()}
     return SettingsFile(path=named, values=values, is_whole=is_whole)
 

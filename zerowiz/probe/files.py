@@ -76,7 +76,9 @@ def require_text(path: Path) -> str:
     except OSError as error:
         raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"`{path}` is not UTF-8 text (byte {error.start})") from None
+        raise UsageError(
+            f"`{path}` is not UTF-8 text (byte {error.start})", "save it as UTF-8"
+        ) from None
 
 
 def read_beginning(path: Path, most_bytes: int) -> bytes:

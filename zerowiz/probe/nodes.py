@@ -281,7 +281,10 @@ def _refuse_copies_of_torchrun(environ: _Environ) -> None:
 def _rank(environ: _Environ, name: str) -> int:
     text = environ.get(name, "")
     if not _NUMBER.fullmatch(text):
-        raise UsageError(f"`{name}={text}` is not a node number")
+        raise UsageError(
+            f"`{name}={text}` is not a node number",
+            "set it to 0 on the first node, to 1 on the next",
+        )
     return int(text)
 
 

@@ -38,7 +38,9 @@ def read_this(
     """
     timeout_s = CALL_TIMEOUT_S if options.probe_timeout is None else options.probe_timeout
     if timeout_s < 1:
-        raise UsageError(f"`$probe_timeout {timeout_s:g}` must be at least 1 s")
+        raise UsageError(
+            f"`$probe_timeout {timeout_s:g}` must be at least 1 s", "leave it out for 30 s"
+        )
     world = World(files=Files(), environ=environ, call_timeout_s=timeout_s, on_wait=reporter.event)
     return READERS[accelerator](options, world)
 

@@ -77,7 +77,10 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     except ValueError:
         hosts = ()
     if ",".join(words) != text or not 0 < len(hosts) <= _MOST_HOSTS:
-        raise UsageError(f"`{text:.60}` is not a list of hosts as SLURM writes it")
+        raise UsageError(
+            f"`{text:.60}` is not a list of hosts as SLURM writes it",
+            'compare it with `scontrol show hostnames "$SLURM_JOB_NODELIST"`',
+        )
     return hosts
 
 

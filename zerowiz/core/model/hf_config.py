@@ -124,7 +124,10 @@ class _Facts:
 
     def _refuse(self, key: str, value: object, wanted: str) -> UsageError:
         problem = "is missing" if value is None else f"is `{value}`, not {wanted}"
-        return UsageError(f"config.json of `{self.name}`: `{key}` {problem}")
+        return UsageError(
+            f"config.json of `{self.name}`: `{key}` {problem}",
+            "take the file that the model's page has, or name a size: `$model 7b`",
+        )
 
     def count(
         self, key: str, derived: int | None = None, *, at_least: int = 1, at_most: int = _MOST

@@ -192,7 +192,9 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
             )
         after = script_args[script_args.index(flag) + 1 :] if flag in script_args else None
         if after == ():
-            raise UsageError(f"`{flag}` after the script has no file name")
+            raise UsageError(
+                f"`{flag}` after the script has no file name", "write the file after it"
+            )
         return after[0] if after else None
 
 

@@ -93,7 +93,10 @@ def argv_for(transport: Transport, command: Sequence[str]) -> Callable[[str], Se
 
     def argv(host: str) -> Sequence[str]:
         if _HOST.fullmatch(host) is None:
-            raise UsageError(f"`{host}` is not the name of a host")
+            raise UsageError(
+                f"`{host}` is not the name of a host",
+                "write names that `ssh` takes, such as `node1`",
+            )
         return transport(host, command)
 
     return argv

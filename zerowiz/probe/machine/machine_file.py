@@ -38,7 +38,7 @@ def read_machine_file(path: Path, *, gpus: str | None = None) -> Machine:
     except UnicodeDecodeError:
         raise UsageError(f"machine file `{path}` is not text", _HOW) from None
     except OSError as error:
-        raise UsageError(f"machine file `{path}` cannot be read: {error.strerror}") from None
+        raise UsageError(f"machine file `{path}` cannot be read: {error.strerror}", _HOW) from None
     return parse_machine_file(text, str(path), gpus=gpus)
 
 

@@ -141,5 +141,8 @@ def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
         ) from error
     except ValueError as error:
         # The error's text would show the token.
-        raise UsageError(f"`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {endpoint}") from error
+        raise UsageError(
+            f"`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {endpoint}",
+            "see that neither has a line break or a letter that is not ASCII",
+        ) from error
     return content
