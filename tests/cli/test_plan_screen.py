@@ -69,3 +69,11 @@ def test_a_plan_is_one_screen(
     command = next(n for n, line in enumerate(shown) if line.startswith(("next (", "次 (")))
     assert all(line.endswith("\\") for line in shown[command:-1])
     golden(f"plan/{name}-{size}-{language}.txt", "\n".join(shown) + "\n")
+
+
+def test_memory_that_nobody_has_checked_is_proposed_as_a_condition(folder: Path) -> None:
+    words = ("--machine", "2xRTX4090", "--model", "13b", "--seq-len", "64", "--method", "full")
+    person = Terminal(folder, ("plan", *words, "--gradient-checkpointing"), {}, lines=24)
+    assert 4 == person.end()
+    assert "next, if each node has 306GiB free: zerowiz init" in person.text
+    assert "--host-memory 306GiB" in person.text

@@ -46,10 +46,9 @@ class Again(Enum):
     AGAIN = "again"
 
 
-STATED = frozenset({"host_memory", "interconnect", "machine"})
-"""What a person has to know of the nodes, as nobody here does, and machines that they may not have:
-Enter alone does not state it.
-"""
+# What a person has to know of the nodes, as nobody here does, and machines that they may not have:
+# Enter alone does not state it.
+_STATED = frozenset({"host_memory", "interconnect", "machine"})
 _AGAIN = Choice(
     value=Again.AGAIN.value, title=_("read my script again"), detail=_("once you have edited it")
 )
@@ -96,7 +95,7 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
     free = (
         str(index)
         for index, remedy in enumerate(remedies)
-        if index >= first and not STATED & remedy.change.keys()
+        if index >= first and not _STATED & remedy.change.keys()
     )
     return Question(
         key="remedy",

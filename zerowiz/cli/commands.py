@@ -129,8 +129,7 @@ def _fail(error: ZerowizError) -> NoReturn:
 
 def _show_refusal(error: NothingFitsError) -> None:
     """That nothing fits, what would help as a table, and the command with the first of that."""
-    from zerowiz.app.choose_remedy import STATED  # noqa: PLC0415 - few runs end so
-    from zerowiz.app.decide import NoStrategyError  # noqa: PLC0415 - as above
+    from zerowiz.app.decide import NoStrategyError  # noqa: PLC0415 - few runs end so
     from zerowiz.app.options import with_plain  # noqa: PLC0415 - as above
     from zerowiz.app.plan_files import next_words  # noqa: PLC0415 - as above
     from zerowiz.ui import remedies, show, text  # noqa: PLC0415 - as above
@@ -144,7 +143,7 @@ def _show_refusal(error: NothingFitsError) -> None:
     said = {remedies.hint(remedy) for remedy in plan.remedies}
     above, below = CountedLines(sys.stderr), CountedLines(sys.stderr)
     text.error(error.message, [hint for hint in error.hints if hint not in said], above)
-    first = min(plan.remedies, key=lambda remedy: bool(STATED & remedy.change.keys()))
+    first = plan.remedies[0]
     if first.edit is None:
         options = with_plain(plan.options, first.change)
         path, args = (None, ()) if script is None else (script.facts.target, script.words)
