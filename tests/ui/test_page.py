@@ -218,12 +218,15 @@ def test_a_slider_shows_what_a_plan_with_those_settings_says(
     said = other.to_dict()["strategies"]
     assert isinstance(said, list)
     expected = {
-        strategy.short_words: [
+        evaluated.strategy.short_words: [
             bare_gib(each["gpu"]["device_bytes"]),
             bare_gib(each["gpu"]["headroom_bytes"]),
-            f"{each['tokens_per_s']:,.0f}" if each["tokens_per_s"] else "-",
+            # What does not fit has no speed.
+            f"{each['tokens_per_s']:,.0f}"
+            if each["tokens_per_s"] and (evaluated.runs or evaluated.is_host_unknown)
+            else "-",
         ]
-        for each, strategy in zip(said, STRATEGIES, strict=True)
+        for each, evaluated in zip(said, other.strategies, strict=True)
     }
     rows = shown_strategies(plans_of(page_of(case))[place][1])
     assert expected == {name: [row[0], row[1], row[3]] for name, row in rows.items()}

@@ -347,13 +347,15 @@ def _strategy_row(decision: Decision, evaluated: StrategyEstimate) -> str:
     host = bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-"
     kind = "" if evaluated.is_host_unknown else VERDICTS[evaluated.verdict]
     named = element("span", _(", chosen")) if is_chosen else ""
+    # As at a terminal: what does not fit has no speed.
+    is_timed = evaluated.runs or evaluated.is_host_unknown
     return (
         f'<tr class="{"chosen" if is_chosen else ""}">'
         f'<th scope="row">{_(evaluated.strategy.short_words)}{named}</th>'
         + element("td", bare_gib(evaluated.device_bytes))
         + element("td", bare_gib(evaluated.headroom_bytes))
         + element("td", host, 'class="more"')
-        + element("td", rate_of(evaluated.step_time))
+        + element("td", rate_of(evaluated.step_time) if is_timed else "-")
         + element("td", bounds(evaluated), 'class="more"')
         + element("td", sentences.verdict(evaluated), f'class="{kind}"')
         + "</tr>"
