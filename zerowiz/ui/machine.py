@@ -1,14 +1,13 @@
 """Show a machine: its GPUs, the matrix of links, the host, the network."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TextIO
 
-from zerowiz.core.machine.merge import Fleet, Outlier, OutlierKind, OutlierValue
+from zerowiz.core.machine.merge import Fleet, ShortNode
 from zerowiz.core.machine.types import (
     UNLIMITED_BYTES,
     Gpu,
     Host,
-    Interconnect,
     JobAllocation,
     Machine,
     Network,
@@ -218,34 +217,18 @@ def _nic(nic: Nic) -> str:
 
 # Say in what the nodes of a fleet differ.
 
-_SENTENCES: Mapping[OutlierKind, str] = {
-    OutlierKind.GPUS: _("has another number of GPUs"),
-    OutlierKind.FEWER_THAN_SLOTS: _("has fewer GPUs than its slots"),
-    OutlierKind.GPU_MODEL: _("has a different GPU model"),
-    OutlierKind.DRIVER: _("has a different driver"),
-    OutlierKind.LINK: _("has a different link between its GPUs"),
-    OutlierKind.NETWORK: _("has a different network"),
-}
 
-
-def outlier(value: Outlier) -> str:
-    """In what a node is the odd one out."""
-    where = _("node `{host}`", host=value.host)
-    value_text, usual = map(_show, (value.value, value.usual))
-    form = N_("{where} {what}: {own}; most have {usual}")
-    if value.kind is OutlierKind.FEWER_THAN_SLOTS:
-        form = N_("{where} {what}: {own} of {usual}")
-    return _(form, where=where, what=_SENTENCES[value.kind], own=value_text, usual=usual)
+def short(node: ShortNode) -> str:
+    """That a node has fewer GPUs than its slots."""
+    return _(
+        "node `{host}` has fewer GPUs than its slots: {own} of {usual}",
+        host=node.host,
+        own=node.gpus,
+        usual=node.slots,
+    )
 
 
 def notes(fleet: Fleet) -> Iterator[str]:
     """In what its nodes differ, and what each of them noted."""
-    yield from map(outlier, fleet.outliers)
     for note in fleet.notes:
         yield _("node `{host}`: {note}", host=note.host, note=note.note)
-
-
-def _show(value: OutlierValue) -> str:
-    if isinstance(value, Interconnect):
-        return sentences.link(value)
-    return sentences.network(value) if isinstance(value, Network) else str(value)

@@ -15,8 +15,7 @@ from zerowiz.core.machine.merge import (
     Fleet,
     NodeAnswer,
     NodeFailure,
-    Outlier,
-    OutlierKind,
+    NodeNote,
     merge_nodes,
 )
 from zerowiz.core.machine.types import (
@@ -118,7 +117,7 @@ def test_equal_nodes_merge_to_that_node_many_times(machine: Machine, nodes: int)
     network = fleet.machine.network
     assert replace(machine, nodes=nodes, network=network) == fleet.machine
     assert machine.network == network or network.kind is NetworkKind.NVLINK
-    assert () == fleet.outliers
+    assert () == fleet.notes
 
 
 @laws
@@ -192,13 +191,6 @@ def test_neither_links_nor_bf16_are_better_than_on_the_worst_node(nodes: list[Ma
         assert machine.takes_bf16 <= node.takes_bf16
 
 
-@laws
-@given(FLEETS)
-def test_no_outlier_says_what_is_usual(nodes: list[Machine]) -> None:
-    outliers = merge_nodes(answers(*nodes)).outliers
-    assert [] == [outlier for outlier in outliers if outlier.value == outlier.usual]
-
-
 def node(count: int = 8, **changes: Any) -> Machine:
     gpus = tuple(
         Gpu(
@@ -244,59 +236,59 @@ NAME = "NVIDIA H100 80GB HBM3"
 A100 = "NVIDIA A100-SXM4-80GB"
 
 ODD = {
-    "fewer GPUs": (node(7), OutlierKind.GPUS, 7, 8),
-    "more GPUs": (node(16), OutlierKind.GPUS, 16, 8),
+    "fewer GPUs": (node(7), "GPUs: 7; most nodes have 8"),
+    "more GPUs": (node(16), "GPUs: 16; most nodes have 8"),
     "GPUs of another model": (
         with_gpu(with_gpu(node(), 5, name=A100), 6, name=A100),
-        *(OutlierKind.GPU_MODEL, f"{A100} + {NAME}", NAME),
+        f"GPU model: {A100} + {NAME}; most nodes have {NAME}",
     ),
     "an older driver": (
         node(driver_version="535.104.05"),
-        *(OutlierKind.DRIVER, "535.104.05", "570.86.15"),
+        "driver: 535.104.05; most nodes have 570.86.15",
     ),
     "another link": (
         node(interconnect=PARTIAL),
-        *(OutlierKind.LINK, replace(PARTIAL, weakest_pair=None), LINK),
+        "link: nvlink_partial, 25 GB/s; most nodes have nvlink_all, 450 GB/s",
     ),
     "unknown link": (
         node(interconnect=Interconnect(link_class=LinkClass.UNKNOWN)),
-        *(OutlierKind.LINK, Interconnect(link_class=LinkClass.UNKNOWN), LINK),
+        "link: unknown; most nodes have nvlink_all, 450 GB/s",
     ),
-    "another network": (node(network=TCP), OutlierKind.NETWORK, TCP, NETWORK),
+    "another network": (
+        node(network=TCP),
+        "network: ethernet, 3 GB/s; most nodes have infiniband, 400 GB/s",
+    ),
 }
 
 
-@pytest.mark.parametrize(("odd", "what", "said", "usual"), ODD.values(), ids=ODD)
-def test_the_odd_node_out_is_named(odd: Machine, what: OutlierKind, said: Any, usual: Any) -> None:
-    asked = [
-        *answers(*[node()] * 3),
-        NodeAnswer(host="odd", machine=odd),
-    ]
-    expected = Outlier(host="odd", kind=what, value=said, usual=usual)
-    assert (expected,) == merge_nodes(asked).outliers
+@pytest.mark.parametrize(("odd", "note"), ODD.values(), ids=ODD)
+def test_the_odd_node_out_is_named(odd: Machine, note: str) -> None:
+    asked = [*answers(*[node()] * 3), NodeAnswer(host="odd", machine=odd)]
+    assert (NodeNote(host="odd", note=note),) == merge_nodes(asked).notes
 
 
 ALONE = node(1, interconnect=Interconnect(link_class=LinkClass.NONE))
 OF_THREE = [node()] * 3
-ALIKE: Mapping[str, tuple[list[Machine], list[OutlierKind]]] = {
+ALIKE: Mapping[str, tuple[list[Machine], list[str]]] = {
     "another weakest pair": (
         [*OF_THREE, node(interconnect=replace(LINK, weakest_pair=(4, 5)))],
         [],
     ),
     "other memory is free": ([*OF_THREE, with_gpu(node(), 3, free_bytes=75 * GB)], []),
     "a driver nobody knows": ([*OF_THREE, node(driver_version=None)], []),
-    "one GPU has no link that could differ": ([*OF_THREE, ALONE], [OutlierKind.GPUS]),
+    "one GPU has no link that could differ": ([*OF_THREE, ALONE], ["GPUs"]),
 }
 
 
 @pytest.mark.parametrize(("nodes", "kinds"), ALIKE.values(), ids=ALIKE)
 def test_only_what_all_nodes_should_have_is_compared(
-    nodes: list[Machine], kinds: list[OutlierKind]
+    nodes: list[Machine], kinds: list[str]
 ) -> None:
-    assert kinds == [outlier.kind for outlier in merge_nodes(answers(*nodes)).outliers]
+    notes = merge_nodes(answers(*nodes)).notes
+    assert kinds == [note.note.partition(":")[0] for note in notes]
 
 
-def test_outliers_are_sorted_by_the_numbers_in_the_names_of_nodes() -> None:
+def test_odd_nodes_are_sorted_by_the_numbers_in_their_names() -> None:
     """Also where a number in a name or a version is of any length."""
     digits = "7" * 5000
     asked = [
@@ -306,10 +298,11 @@ def test_outliers_are_sorted_by_the_numbers_in_the_names_of_nodes() -> None:
         *(NodeAnswer(host=f"m{i}", machine=node()) for i in range(3)),
         NodeAnswer(host="n1", machine=node(driver_version=digits)),
     ]
-    odd = [(outlier.host, outlier.kind) for outlier in merge_nodes(asked).outliers]
+    notes = merge_nodes(asked).notes
+    odd = [(note.host, note.note.partition(":")[0]) for note in notes]
     expected = [
-        *((host, OutlierKind.GPUS) for host in ("n2", "n10", f"n{digits}")),
-        *((host, OutlierKind.DRIVER) for host in ("n1", "n10")),
+        *((host, "GPUs") for host in ("n2", "n10", f"n{digits}")),
+        *((host, "driver") for host in ("n1", "n10")),
     ]
     assert expected == odd
 
@@ -451,9 +444,7 @@ def test_what_all_nodes_note_is_the_machines_and_the_rest_is_theirs() -> None:
 def test_a_node_with_fewer_gpus_than_slots_is_named() -> None:
     fleet = merge_nodes(answers(node(2), node(4)), {"n0": 4, "n1": 4})
     [short] = fleet.short
-    assert ("n0", OutlierKind.FEWER_THAN_SLOTS, 2, 4) == (
-        *(short.host, short.kind, short.value, short.usual),
-    )
+    assert ("n0", 2, 4) == (short.host, short.gpus, short.slots)
     assert () == merge_nodes(answers(node(2), node(4))).short
 
 

@@ -51,7 +51,7 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
     fleet = read_fleet(options, environ, reporter)
     for short in fleet.short:
         raise PreflightError(
-            machine.outlier(short),
+            machine.short(short),
             f"give it that many slots in `{options.hostfile}`",
         )
     for failure in fleet.failures:

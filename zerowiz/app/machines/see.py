@@ -45,7 +45,6 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
             "machine": encode_machine(self.machine),
         }
         if self.fleet is not None:
-            content["oddities"] = encode(self.fleet.outliers)
             content["failures"] = encode(self.fleet.failures)
             content["short"] = encode(self.fleet.short)
             content["notes"] = encode(self.fleet.notes)
@@ -65,7 +64,7 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
         raise PreflightError(
             what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
-            *map(machine_text.outlier, fleet.short),
+            *map(machine_text.short, fleet.short),
         )
 
 

@@ -9,11 +9,10 @@ the order of their answers does not matter.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from statistics import multimode
 from typing import TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from zerowiz.core.machine.types import (
     Accelerator,
@@ -32,7 +31,7 @@ from zerowiz.core.machine.types import (
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
 
-# Find the nodes that have something else than most nodes.
+# Order what a machine can have, the worse first.
 
 # The worse first. `none` for several GPUs, which only a file can have, is an unknown link.
 _LINK_CLASSES = (
@@ -44,59 +43,6 @@ _LINK_CLASSES = (
     LinkClass.NVLINK_ALL,
 )
 _NETWORK_KINDS = tuple(reversed(NetworkKind))
-
-
-class OutlierKind(StrEnum):
-    """In which respect a node differs, and what `value` and `usual` are then."""
-
-    GPUS = "gpus"
-    """The count of GPUs."""
-    FEWER_THAN_SLOTS = "fewer_than_slots"
-    """The count of GPUs; usual is the count of slots in the hostfile."""
-    GPU_MODEL = "gpu_model"
-    """The names of its GPUs."""
-    DRIVER = "driver"
-    """Its version."""
-    LINK = "link"
-    """An Interconnect without its weakest pair."""
-    NETWORK = "network"
-    """A Network without its adapters."""
-
-
-OutlierValue = int | str | Interconnect | Network
-
-
-class Outlier(Struct, frozen=True, kw_only=True):
-    """One respect in which one node differs from most."""
-
-    host: str
-    kind: OutlierKind = field(name="what")
-    value: OutlierValue = field(name="said")
-    usual: OutlierValue
-    """The value of most nodes; of equally frequent ones that of the first."""
-
-
-_COMPARED: Mapping[OutlierKind, Callable[[Machine], OutlierValue | None]] = {
-    OutlierKind.GPUS: lambda m: len(m.gpus),
-    OutlierKind.GPU_MODEL: lambda m: " + ".join(sorted({gpu.name for gpu in m.gpus})),
-    OutlierKind.DRIVER: lambda m: m.driver_version,
-    # A node with one GPU has no link between them.
-    OutlierKind.LINK: lambda m: (
-        replace(m.interconnect, weakest_pair=None) if len(m.gpus) > 1 else None
-    ),
-    OutlierKind.NETWORK: lambda m: replace(m.network, nics=()),
-}
-
-
-def find_outliers(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
-    """Each respect in which a node differs from most; what it does not know is left out."""
-    for kind, read in _COMPARED.items():
-        values = {host: read(machine) for host, machine in nodes.items()}
-        known = {host: value for host, value in values.items() if value is not None}
-        usual = next(iter(multimode(known.values())), None)
-        for host, value in known.items():
-            if usual is not None and value != usual:
-                yield Outlier(host=host, kind=kind, value=value, usual=usual)
 
 
 def link_rank(link: Interconnect) -> tuple[int, int]:
@@ -137,10 +83,48 @@ class NodeFailure(Struct, frozen=True, kw_only=True):
 
 
 class NodeNote(Struct, frozen=True, kw_only=True):
-    """A note that one node has and not every other."""
+    """What is said of one node and not of every other."""
 
     host: str
     note: str
+
+
+class ShortNode(Struct, frozen=True, kw_only=True):
+    """A node with fewer GPUs than the job wants of it."""
+
+    host: str
+    gpus: int
+    slots: int
+
+
+# What all nodes should have, in words.
+_COMPARED: Mapping[str, Callable[[Machine], str | None]] = {
+    "GPUs": lambda m: str(len(m.gpus)),
+    "GPU model": lambda m: " + ".join(sorted({gpu.name for gpu in m.gpus})),
+    "driver": lambda m: m.driver_version,
+    # A node with one GPU has no link between them.
+    "link": lambda m: (
+        _in_words(m.interconnect.link_class, m.interconnect.bytes_per_s)
+        if len(m.gpus) > 1
+        else None
+    ),
+    "network": lambda m: _in_words(m.network.kind, m.network.bytes_per_s),
+}
+
+
+def _in_words(kind: str, bytes_per_s: int | None) -> str:
+    return kind if bytes_per_s is None else f"{kind}, {bytes_per_s / 1e9:g} GB/s"
+
+
+def _find_odd(nodes: Mapping[str, Machine]) -> Iterator[NodeNote]:
+    """Each respect in which a node differs from most; what it does not know is left out."""
+    for what, read in _COMPARED.items():
+        values = {host: read(machine) for host, machine in nodes.items()}
+        known = {host: value for host, value in values.items() if value is not None}
+        usual = next(iter(multimode(known.values())), None)
+        for host, value in known.items():
+            if value != usual:
+                yield NodeNote(host=host, note=f"{what}: {value}; most nodes have {usual}")
 
 
 # Where no node answers, most of them have the same reason.
@@ -152,18 +136,16 @@ class Fleet(Struct, frozen=True, kw_only=True):
 
     machine: Machine
     """All nodes merged; it has the GPUs of one node."""
-    outliers: tuple[Outlier, ...] = ()
-    short: tuple[Outlier, ...] = ()
-    """The nodes with fewer GPUs than the job wants of them."""
+    short: tuple[ShortNode, ...] = ()
     notes: tuple[NodeNote, ...] = ()
-    """The notes that not all nodes have."""
+    """In what a node differs from most, and the notes that not all nodes have."""
     failures: tuple[NodeFailure, ...] = ()
 
 
 def merge_nodes(
     answers: Iterable[NodeAnswer | NodeFailure], slots: Mapping[str, int] | None = None
 ) -> Fleet:
-    """Merge the nodes that answered, and find the outliers among them.
+    """Merge the nodes that answered, and note in what one differs from most.
 
     Args:
         answers: One for each host.
@@ -187,19 +169,17 @@ def merge_nodes(
     _refuse_two_accelerators(nodes)
     return Fleet(
         machine=_merge_machines(list(nodes.values())),
-        outliers=tuple(find_outliers(nodes)),
         short=tuple(_find_short(nodes, slots or {})),
-        notes=tuple(_own_notes(nodes)),
+        notes=(*_find_odd(nodes), *_own_notes(nodes)),
         failures=failures,
     )
 
 
-def _find_short(nodes: Mapping[str, Machine], slots: Mapping[str, int]) -> Iterator[Outlier]:
+def _find_short(nodes: Mapping[str, Machine], slots: Mapping[str, int]) -> Iterator[ShortNode]:
     for host, machine in nodes.items():
         wanted, count = slots.get(host, 0), len(machine.gpus)
         if count < wanted:
-            kind = OutlierKind.FEWER_THAN_SLOTS
-            yield Outlier(host=host, kind=kind, value=count, usual=wanted)
+            yield ShortNode(host=host, gpus=count, slots=wanted)
 
 
 def _own_notes(nodes: Mapping[str, Machine]) -> Iterator[NodeNote]:
