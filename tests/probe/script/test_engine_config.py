@@ -641,6 +641,16 @@ def test_a_trainer_of_lightning_takes_its_config_by_its_strategy(
             Convention.OWN_FLAG,
             None,
         ),
+        (
+            # Of thu-ml/RoboticsDiffusionTransformer.
+            (
+                "from accelerate import Accelerator\np.add_argument('--ds')\nargs = p.parse_args()\n"
+                "plugin = DeepSpeedPlugin(hf_ds_config=args.ds) if args.ds else None\n"
+                "Accelerator(deepspeed_plugin=plugin)"
+            ),
+            Convention.OWN_FLAG,
+            None,
+        ),
     ],
 )
 def test_an_engine_is_known_by_what_it_gets(

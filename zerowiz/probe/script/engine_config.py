@@ -337,6 +337,8 @@ def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     if expr is None:
         return facts
     plugin = follow(expr, calls[0].scope)
+    # `DeepSpeedPlugin(hf_ds_config=args.deepspeed) if args.deepspeed else None`
+    plugin = plugin.body if isinstance(plugin, ast.IfExp) else plugin
     if not isinstance(plugin, ast.Call) or last_name(plugin) != "DeepSpeedPlugin":
         return _by_source(facts, UNSEEN, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)
     built = replace(calls[0], node=plugin)
