@@ -372,6 +372,12 @@ def list_shared(job: Job) -> tuple[int, ...]:
     return tuple(ranks for ranks in counts if why_not_shared(job, ranks) is None)
 
 
+def shared_by(workload: Workload, ranks: int) -> Workload:
+    """The workload with so many ranks for each sequence, and the global batch that it has."""
+    steps = workload.accumulation_steps * ranks // workload.sequence_parallel
+    return replace(workload, sequence_parallel=ranks, accumulation_steps=steps)
+
+
 # Choose the number format of a step by what the machine computes natively.
 
 BF16_IS_EMULATED = "this CPU has no bf16 instructions: torch emulates bf16, many times slower"

@@ -30,7 +30,7 @@ from zerowiz.core.decision.flowchart import (
     seconds_of,
     take_better,
 )
-from zerowiz.core.decision.job import Job, Objective, OpenSettings
+from zerowiz.core.decision.job import Job, Objective, OpenSettings, shared_by
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import STRATEGIES
@@ -223,12 +223,6 @@ def split_batch(workload: Workload) -> tuple[Workload, ...]:
     return tuple(
         replace(workload, micro_batch=size, accumulation_steps=sequences // size) for size in sizes
     )
-
-
-def shared_by(workload: Workload, ranks: int) -> Workload:
-    """The workload with so many ranks for each sequence, and the global batch that it has."""
-    steps = workload.accumulation_steps * ranks // workload.sequence_parallel
-    return replace(workload, sequence_parallel=ranks, accumulation_steps=steps)
 
 
 def list_variants(job: Job, freedom: OpenSettings) -> Iterator[Job]:

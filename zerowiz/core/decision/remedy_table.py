@@ -10,7 +10,7 @@ from msgspec import Struct
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, considered
-from zerowiz.core.decision.job import Job, list_shared
+from zerowiz.core.decision.job import Job, list_shared, shared_by
 from zerowiz.core.machine.types import (
     Accelerator,
     Machine,
@@ -382,7 +382,8 @@ def share_sequences(job: Job, _: Constraints) -> Iterator[Patch]:
     """GPUs of a node that share each sequence, the fewest first: the same global batch."""
     step = job.workload
     for ranks in list_shared(job) if step.sequence_parallel == 1 else ():
-        yield _step(sequence_parallel=ranks, accumulation_steps=step.accumulation_steps * ranks)
+        steps = shared_by(step, ranks).accumulation_steps
+        yield _step(sequence_parallel=ranks, accumulation_steps=steps)
 
 
 def split_batch(job: Job, _: Constraints) -> Iterator[Patch]:
