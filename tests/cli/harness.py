@@ -20,7 +20,7 @@ from paths import ROOT
 # What would change the tool's answers: schedulers, CI, GPUs, somebody's own DeepSpeed settings.
 _OTHERS = re.compile(
     r"CI$|(LOCAL_)?WORLD_SIZE$|(CLICOLOR_)?FORCE(_COLOR)?$|TTY_COMPATIBLE$"
-    r"|(CUDA|NVIDIA|NCCL|DS|HF|ZEROWIZ|PYTORCH|TORCH|TORCHELASTIC|ACCELERATE|COLUMNS)(_|$)"
+    r"|(CUDA|NVIDIA|NCCL|DS|HF|GITHUB|ZEROWIZ|PYTORCH|TORCH|TORCHELASTIC|ACCELERATE|COLUMNS)(_|$)"
     r"|(SLURM|SLURMD|PBS|LSB|LSF|PET|OMPI|PMI|KUBERNETES|PDSH)(_|$)"
 )
 

@@ -163,9 +163,123 @@ def test_fix_follows_a_link_and_leaves_it(here: Run, configs: Path) -> None:
     assert RIGHT == (configs / "wrong.json").read_text()
 
 
+WARNS = (
+    '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1, "sub_group_size": 8}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "code", "codes"),
+    [
+        ((), {}, 0, {"ZW601"}),
+        (("--strict",), {}, 6, {"ZW601"}),
+        (("--strict", "--ignore", "ZW6"), {}, 0, set()),
+        (("--ignore", "ZW6", "--select", "ZW601,ZW1", "--strict"), {}, 6, {"ZW601"}),
+        (("--select", "ZW1"), {}, 0, set()),
+        ((), {"zerowiz.toml": '[check]\nstrict = true\nselect = ["ALL"]'}, 6, {"ZW601"}),
+        (("--select", "ZW1"), {"zerowiz.toml": "[check]\nstrict = true"}, 0, set()),
+        ((), {"pyproject.toml": '[tool.zerowiz]\nignore = ["ZW601"]'}, 0, set()),
+        (("--isolated",), {"pyproject.toml": '[tool.zerowiz]\nignore = ["ZW601"]'}, 0, {"ZW601"}),
+    ],
+)
+def test_codes_are_chosen_by_how_they_begin_and_warnings_may_fail(
+    here: Run,
+    configs: Path,
+    words: tuple[str, ...],
+    settings: dict[str, str],
+    code: int,
+    codes: set[str],
+) -> None:
+    write(configs, {"warns.json": WARNS, **settings})
+    result = here("check", "--json", *words, "warns.json")
+    assert (code, codes) == (result.code, {*by_code(result.stdout)})
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        (
+            "zerowiz.toml",
+            "[check]\nselct = []",
+            "`zerowiz.toml: [check]`: object contains unknown field `selct`",
+        ),
+        ("zerowiz.toml", "[check]\nstrict = 3", "`zerowiz.toml: [check].strict`"),
+        ("pyproject.toml", '[tool.zerowiz]\noutput-format = "x"', "[tool.zerowiz].output-format`"),
+        ("pyproject.toml", "[", "`pyproject.toml` is not TOML"),
+    ],
+)
+def test_what_a_project_says_wrongly_is_an_error(
+    here: Run, configs: Path, file: str, text: str, problem: str
+) -> None:
+    write(configs, {file: text})
+    result = here("check", "right.json")
+    assert (2, "") == (result.code, result.stdout)
+    assert problem in result.problem
+
+
+COMMENTED = """\
+{
+  # zerowiz: ignore ZW101
+  "gradient_acumulation_steps": 4,
+  "train_micro_batch_size_per_gpu": 2,
+  "zero_optimization": {"stage": 2, "contiguous_gradiens": true} // zerowiz: ignore
+}
+"""
+BY_KEY = '{"//zerowiz": "ignore ZW1 ZW201", "gradient_acumulation_steps": 4, "train_batch_size": 4}'
+IN_YAML = HEAD + "  zero_stage: two  # zerowiz: ignore ZW201\n  zero_stge: 2\n"
+
+
+def test_what_a_file_ignores_is_not_found(here: Run, configs: Path) -> None:
+    write(configs, {"comments.json": COMMENTED, "key.json": BY_KEY, "a.yaml": IN_YAML})
+    result = here("check", "--json", "--integration", "deepspeed", "comments.json", "key.json")
+    assert (0, []) == (result.code, found(result.stdout))
+    assert {"ZW101": "warning"} == by_code(here("check", "--json", "a.yaml").stdout)
+
+
+def test_github_gets_a_command_for_each_finding(
+    here: Run, configs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    write(configs, {"a,b.json": WARNS.replace("sub", "100%")})
+    result = here("check", "a,b.json", "gone.json")
+    first, second, *others = result.stdout.splitlines()
+    place = "file=a%2Cb.json,line=1,col=73,title=zerowiz ZW101 unknown-key"
+    assert first.startswith(
+        f"::error {place}::a,b.json:1:73 ZW101 `100%25_group_size` is not a key"
+    )
+    assert "::error::config `gone.json` does not exist" == second
+    assert (6, []) == (result.code, others)
+    text = here("check", "--output-format", "text", "a,b.json").stdout
+    assert text.startswith("a,b.json:1:73 error ZW101")
+
+
+def test_a_diff_shows_what_fix_would_change_and_writes_nothing(here: Run, configs: Path) -> None:
+    result = here("check", "--diff", "wrong.json", "right.json")
+    assert (6, WRONG) == (result.code, (configs / "wrong.json").read_text())
+    lines = result.stdout.splitlines()
+    assert ["--- wrong.json", "+++ wrong.json"] == lines[:2]
+    assert '+  "gradient_accumulation_steps": 4,' in lines
+    clean = here("check", "--diff", "right.json")
+    assert (0, "") == (clean.code, clean.stdout)
+
+
 @pytest.mark.parametrize(
     ("files", "words", "expected"),
     [
+        (
+            {
+                "a.yaml": ACCELERATE.replace("{stage}", "2"),
+                "fsdp.yaml": "distributed_type: FSDP\n",
+                "job.yml": "kind: Job\n",
+            },
+            (".",),
+            ["a.yaml", "right.json", "wrong.json"],
+        ),
+        (
+            {"a.yaml": ACCELERATE.replace("{stage}", "2"), "fsdp.yaml": "distributed_type: FSDP\n"},
+            ("*.yaml",),
+            ["a.yaml"],
+        ),
         (
             {"ds_config_broken.json": "{", "zero3.json": "{}"},
             (".",),
@@ -185,7 +299,13 @@ def test_fix_follows_a_link_and_leaves_it(here: Run, configs: Path) -> None:
             ["runs/wrong.json", "wrong.json", "odd[1].json"],
         ),
     ],
-    ids=["what looks like a config", "neither hidden nor of a package", "a pattern"],
+    ids=[
+        "Accelerate's YAML",
+        "no other YAML",
+        "what looks like a config",
+        "neither hidden nor of a package",
+        "a pattern",
+    ],
 )
 def test_a_folder_and_a_pattern_mean_their_configs_once(
     here: Run, configs: Path, files: dict[str, str], words: tuple[str, ...], expected: list[str]
@@ -218,7 +338,8 @@ def test_a_dash_reads_stdin(configs: Path) -> None:
             "`--schema` takes no file argument",
             "zerowiz check right.json",
         ),
-        (("--json", "--sarif", "right.json"), "`--json` and `--sarif`", "remove one"),
+        (("--json", "--sarif", "right.json"), "`--json`, `--sarif` and", "keep one"),
+        (("--select", "ZX1", "right.json"), "no code begins with `ZX1`", "--explain all"),
         (("--fix", "-"), "`--fix` changes files", "remove `--fix`"),
         (("--deepspeed-version", "new", "right.json"), "`--deepspeed-version new`", "`0.19.8`"),
         (("--world-size", "0", "right.json"), "'--world-size'", "--help"),
@@ -242,6 +363,7 @@ NO_CONFIGS = [
     ("right.json/x", "`right.json/x` does not exist", ""),
     ("empty", "no DeepSpeed config in the folder `empty`", "pass it by name"),
     ("none*.json", "no file matches `none*.json`", "`**` stands for folders"),
+    ("*o_config.yaml", "no file that `*o_config.yaml` matches has a DeepSpeed config", ""),
     ("no_config.yaml", "no DeepSpeed config in `no_config.yaml`", "`deepspeed_config`"),
     ("names.yaml", "`gone.json` does not exist", "`names.yaml` names it"),
     ("train.py", "`train.py` is a script", "`zerowiz check --script train.py ds_config.json`"),

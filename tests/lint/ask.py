@@ -1,7 +1,8 @@
 """Ask DeepSpeed, the Trainer and Accelerate what they make of configs: train one step with each.
 
-Run as `python ask.py QUESTIONS ANSWERS`. Every config has a process of its own, forked when the
-libraries are already loaded. Each trains a tiny model on one CPU rank.
+Run as `python ask.py QUESTIONS ANSWERS`. Every question has a process of its own, forked when the
+libraries are already loaded. Each trains a tiny model on one CPU rank. A question with `configs` asks
+for many of them, one after the other in that process, and only whether each raises.
 """
 
 import json
@@ -24,6 +25,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     """What happened: the error, what DeepSpeed read out of the config, and the loss of each step."""
+    if "configs" in question:
+        return {"id": question["id"], "raised": dict(_raised(question))}
     signal.alarm(PATIENCE_SECONDS)
     said = _listen()
     heard: dict[str, Any] = {"id": question["id"], "raised": None, "facts": {}}
@@ -32,6 +35,30 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     except BaseException as error:  # noqa: BLE001 (the error is the answer)
         heard["raised"] = f"{type(error).__name__}: {error}"
     return heard | {"warned": [line for line in said if "eprecated" in line]}
+
+
+def _raised(question: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Whether each of many configs is refused, or fails in its steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.json")
+        for name, text in question["configs"].items():
+            path.write_text(text, encoding="utf-8")
+            yield name, answer({**_without(question), "path": str(path)})["raised"]
+            _forget()
+
+
+def _without(question: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in question.items() if name != "configs"}
+
+
+def _forget() -> None:
+    """Make libraries forget a config."""
+    from accelerate.state import AcceleratorState, PartialState
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+    AcceleratorState._reset_state()
+    PartialState._reset_state()
+    unset_hf_deepspeed_config()
 
 
 def of_config_class(question: Mapping[str, Any]) -> dict[str, object]:
@@ -151,6 +178,8 @@ def _join_world(question: Mapping[str, Any]) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.manual_seed(0)
+    if torch.distributed.is_initialized():
+        return
     ranks = question["world_size"]
     os.environ |= {"RANK": str(ranks - 1), "WORLD_SIZE": str(ranks)}
     torch.distributed.init_process_group(
@@ -273,7 +302,7 @@ def main(questions: Path, answers: Path) -> None:
         get_accelerator().create_op_builder(f"{operation}Builder").load(verbose=False)
     asked = json.loads(questions.read_text(encoding="utf-8"))
     with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
-        found = pool.map_async(answer, asked, chunksize=1).get(PATIENCE_SECONDS * 10)
+        found = pool.map_async(answer, asked, chunksize=1).get(PATIENCE_SECONDS * 30)
     answers.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 

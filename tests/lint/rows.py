@@ -186,7 +186,7 @@ FOUND = (
     has("deprecated-key", top('"zero_optimization": true'), "zero_optimization", 2, WARNING),
     has("removed-key", top('"amp": {"enabled": false}'), "amp", 2, ERROR),
     has("wrong-type", top('"bf16": true'), "bf16", 2, ERROR),
-    has("wrong-type", top('"steps_per_print": [10]'), "steps_per_print", 2, WARNING),
+    has("wrong-type", top('"steps_per_print": [10]'), "steps_per_print", 2, ERROR),
     has(
         "wrong-type",
         zero(2, '"reduce_bucket_size": 1.5'),
@@ -206,7 +206,7 @@ FOUND = (
     has("wrong-type", zero(2, '"overlap_comm": "yes"'), "zero_optimization.overlap_comm", 3, INFO),
     has("wrong-type", top('"dump_state": "Off"'), "dump_state", 2, ERROR),
     has("wrong-type", top('"wall_clock_breakdown": "on"'), "wall_clock_breakdown", 2, ERROR),
-    has("number-in-quotes", top('"steps_per_print": "10"'), "steps_per_print", 2, WARNING),
+    has("number-in-quotes", top('"steps_per_print": "10"'), "steps_per_print", 2, ERROR),
     has("number-in-quotes", top('"bf16": {"enabled": "true"}'), "bf16.enabled", 2, INFO),
     has("number-in-quotes", top('"gradient_clipping": "1.0"'), "gradient_clipping", 2, ERROR),
     has(
@@ -244,12 +244,42 @@ FOUND = (
         2,
         ERROR,
     ),
+    *(
+        has(
+            "out-of-range",
+            top(f'"fp16": {{"enabled": true,\n"{name}": {value}}}'),
+            f"fp16.{name}",
+            3,
+            ERROR,
+        )
+        for name, value in (("min_loss_scale", 0), ("loss_scale_window", -1))
+    ),
+    has(
+        "number-in-quotes",
+        top(optimizer("AdamW", '{"betas": ["0.9", "0.95"]}')),
+        "optimizer.params.betas",
+        2,
+        ERROR,
+    ),
+    *(
+        has("wrong-type", top(member), key, 2, ERROR, ACCELERATE)
+        for member, key in (
+            ('"bf16": null, "zero_optimization": {"stage": 2}', "bf16"),
+            (
+                '"gradient_accumulation_steps": null, "zero_optimization": {"stage": 2}',
+                "gradient_accumulation_steps",
+            ),
+        )
+    ),
+    has(
+        "number-in-quotes", top('"bf16": {"enabled": "true"}', ZERO_2), "bf16.enabled", 2, ERROR, HF
+    ),
     has(
         "not-a-choice",
         top(scheduler("WarmupLR", '{"warmup_type": "cosine"}')),
         "scheduler.params.warmup_type",
         3,
-        ERROR,
+        WARNING,
     ),
     has("auto-not-filled", top('"bf16": {"enabled": "auto"}'), "bf16.enabled", 2, ERROR),
     has(
@@ -980,6 +1010,12 @@ SILENT = (
     ("unknown-key", top(optimizer("SGD", '{"nesterov": true}')), DEEPSPEED),
     ("unknown-key", top('"bfloat16": {"enabled": true}'), DEEPSPEED),
     ("misplaced-key", top('"seed": 1'), DEEPSPEED),
+    ("out-of-range", top('"fp16": {"enabled": false, "min_loss_scale": 0}'), DEEPSPEED),
+    (
+        "out-of-range",
+        top('"fp16": {"enabled": true, "loss_scale": 1, "loss_scale_window": 0}'),
+        DEEPSPEED,
+    ),
     ("misplaced-key", OLD_BF16, HF),
     ("misplaced-key", top('"pipeline": {"enabled": true}'), DEEPSPEED),
     ("deprecated-key", zero(2, OFFLOAD), DEEPSPEED),

@@ -23,7 +23,7 @@ ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 
 def checked(folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
     """Run the last step as GitHub does, with the defaults of what is not given."""
-    step = ACTION["runs"]["steps"][-1]
+    (step,) = (step for step in ACTION["runs"]["steps"] if "FILES" in step.get("env", {}))
     values = {name: row["default"] for name, row in ACTION["inputs"].items()} | inputs
     given = {
         name: values[text.removeprefix("${{ inputs.").removesuffix(" }}")]
@@ -32,6 +32,8 @@ def checked(folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
     environ = {
         **os.environ,
         **given,
+        "RUNNER_TEMP": str(folder),
+        "GITHUB_ACTIONS": "true",
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT),
     }

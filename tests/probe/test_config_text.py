@@ -12,10 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from paths import ROOT
 
 from zerowiz.core.dsconfig.accelerate import FILE_KNOWN, AccelerateFile, fill
-from zerowiz.core.lint.config import ConfigText
+from zerowiz.core.lint.config import ConfigText, Context
 from zerowiz.core.lint.linter import check_accelerate
 from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import UsageError
@@ -194,25 +195,28 @@ def test_a_yaml_file_without_a_config_is_refused(text: str) -> None:
         read(text)
 
 
-def test_the_hook_takes_the_names_that_a_folder_takes(tmp_path: Path) -> None:
-    hooks = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
-    (pattern,) = re.findall(r"files: (.*)", hooks)
+HOOK_ALONE = ["ds.json", "ds_stage2_fp16.json", "ds_2_config_bf16.json", "stage3.json"]
+HOOK_ALONE += ["deepspeed_zero2.yaml", "zero3-bf16.yml", "sp-alst.ds-config.json"]
+
+
+def test_the_hook_takes_more_names_than_a_folder_where_what_is_in_it_counts(
+    tmp_path: Path,
+) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     names = ["ds_config.json", "my_ds_config_v2.json", "llama_deepspeed.json", "7b-zero3.json"]
     names += ["zero3_offload.json", "stage3_zero.json", "ds_z3_config.json"]
-    others = [
-        "config.json",
-        "nonzero.json",
-        "zero.yaml",
-        "zero3.json.bak",
-        "ds.json",
-        "ds_zones.json",
-    ]
-    for name in (*names, *others):
+    others = ["config.json", "nonzero.json", "zero.yaml", "zero3.json.bak", "ads.json"]
+    others += ["ds_train.json", "zero3.plan.json"]
+    for name in (*names, *HOOK_ALONE, *others):
         (tmp_path / name).write_text("{}")
     read = [each for each in read_configs(str(tmp_path), KNOWN) if isinstance(each, ConfigText)]
-    taken = {Path(config.path).name for config in read}
-    assert set(names) == taken
-    assert taken == {name for name in (*names, *others) if re.search(pattern, f"a/{name}")}
+    assert set(names) == {Path(config.path).name for config in read}
+    by_hook = {
+        name
+        for name in (*names, *HOOK_ALONE, *others)
+        if re.search(hook["files"], f"a/{name}") and not re.search(hook["exclude"], f"a/{name}")
+    }
+    assert {*names, *HOOK_ALONE} == by_hook
 
 
 def test_a_folder_that_is_too_large_is_walked_as_far_as_is_said(
@@ -226,7 +230,9 @@ def test_a_folder_that_is_too_large_is_walked_as_far_as_is_said(
     *read, left = read_configs(str(tmp_path), KNOWN, counted.append)
     paths = [Path(each.path) for each in read if isinstance(each, ConfigText)]
     assert ["a", "b"] == [path.parent.name for path in paths]
-    assert "2 JSON files in 3 of its folders were read, and the others were not" in str(left)
+    assert "2 JSON and YAML files in 3 of its folders were read, and the others were not" in str(
+        left
+    )
     assert ["0 folders", "1 folders", "2 folders"] == counted
 
 
@@ -525,7 +531,7 @@ REFUSED = {
         kind: (
             f"distributed_type: {kind}\nfsdp_config: {{fsdp_version: 2}}\n",
             f"is an Accelerate config for {kind.strip(chr(39))}, not for DeepSpeed",
-            "to let zerowiz write the DeepSpeed config",
+            "writes a DeepSpeed config",
         )
         for kind in ("FSDP", "MULTI_GPU", "NO", "'NO'", "MEGATRON_LM")
     },
@@ -632,7 +638,10 @@ LIST = "deepspeed_moe_layer_cls_names: [A, B]"
 
 def found_in(path: Path) -> list[tuple[str, int]]:
     """What is found in the file itself."""
-    return [(each.key.rpartition(".")[2], each.line) for each in check_accelerate(own_of(path))]
+    return [
+        (each.key.rpartition(".")[2], each.line)
+        for each in check_accelerate(own_of(path), Context())
+    ]
 
 
 def with_value(folder: Path, line: str) -> Path:

@@ -4,11 +4,9 @@ import json
 import os
 import posixpath
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -36,7 +34,7 @@ from zerowiz.core.settings import Origin, SettingValue, strongest
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import rewrite_file, write_private
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean
-from zerowiz.probe.files import FILE_NAME, read_answers_text
+from zerowiz.probe.files import CHECK, FILE_NAME, read_answers
 
 # Say where each setting of a plan comes from.
 
@@ -153,7 +151,6 @@ class AnswersFile(Struct, frozen=True, kw_only=True):
 
 
 _KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=|\s*\[")
-_PLACE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 def read_answers_file(path: Path) -> AnswersFile:
@@ -164,8 +161,8 @@ def read_answers_file(path: Path) -> AnswersFile:
         UsageError: A key or a value is none that it can have.
     """
     name = os.path.relpath(path)
-    text = read_answers_text(path, name)
-    content = _parse(text, name)
+    text, content = read_answers(path, name)
+    content.pop(CHECK, None)
     # A table is a mistake whose line begins otherwise: None stands for it.
     keys: dict[str | None, int] = {
         match[1]: number
@@ -196,29 +193,6 @@ def read_answers_file(path: Path) -> AnswersFile:
         values=values,
         lines=lines,
     )
-
-
-def _parse(text: str, name: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise UsageError(
-            f"`{name}` is not an answers file: it has too many levels",
-            "write each option in a line of its own: `seq-len = 2048`",
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        place = _PLACE.search(str(error))
-        where = f" line {place[1]}" if place else ""
-        what = _PLACE.sub("", str(error))
-        raise UsageError(
-            f"`{name}`{where} is not TOML: {what[:1].lower()}{what[1:]}",
-            "write each option in a line of its own: `seq-len = 2048`",
-        ) from None
-    except ValueError:
-        # Python converts no more digits than sys.get_int_max_str_digits().
-        raise UsageError(
-            f"`{name}`: a number has too many digits", "write the number that you mean"
-        ) from None
 
 
 def _with_key(options: Options, key: str, value: object) -> Options:

@@ -1,5 +1,6 @@
 """Check DeepSpeed configs, and fix in their files what is safe to fix."""
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -13,16 +14,74 @@ from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.findings import Finding
 from zerowiz.core.lint.config import ConfigText, Context, on_machine
 from zerowiz.core.lint.keys import unreadable
-from zerowiz.core.lint.linter import check_accelerate, check_config, fix_text, lint
-from zerowiz.core.lint.report import FileReport
-from zerowiz.core.structs import replace
+from zerowiz.core.lint.linter import RULES, check_accelerate, check_config, fix_text, lint
+from zerowiz.core.lint.report import FileReport, OutputFormat
+from zerowiz.core.structs import decode, replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.probe.config_text import is_yaml, read_configs
+from zerowiz.probe.config_text import read_configs
+from zerowiz.probe.files import CHECK, FILE_NAME, find_answers_file, read_answers
 from zerowiz.probe.package_data import read_bad_releases, read_version
 
 # `0.19.8`, `0.19.8+cu13`.
 _VERSION = re.compile(r"\d+\.\d+.*")
+
+
+_ALL = "ALL"
+
+
+class CheckSettings(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """What a project says once for all its checks: its keys are the long options."""
+
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
+    strict: bool | None = None
+    output_format: OutputFormat | None = None
+    integration: Integration | None = None
+    world_size: int | None = None
+    deepspeed_version: str | None = None
+
+
+def read_check_settings() -> CheckSettings:
+    """What `zerowiz.toml` says in `[check]`, or else `pyproject.toml` in `[tool.zerowiz]`.
+
+    Raises:
+        ZerowizError: A file cannot be read.
+        UsageError: It holds something else.
+    """
+    for file, tables in ((FILE_NAME, [CHECK]), ("pyproject.toml", ["tool", "zerowiz"])):
+        path = find_answers_file(None, None, file)
+        content: object = None if path is None else read_answers(path, file)[1]
+        for table in tables:
+            content = content.get(table) if isinstance(content, dict) else None
+        if content is not None:
+            return decode(CheckSettings, content, f"{file}: [{'.'.join(tables)}]")
+    return CheckSettings()
+
+
+def select_rules(
+    context: Context, select: Sequence[str] | None, ignore: Sequence[str] | None
+) -> Context:
+    """The run, with the codes that are looked for.
+
+    Args:
+        context: What is known of the run.
+        select: How the codes begin that are wanted, or ALL, with commas between them.
+        ignore: How those begin that are not.
+
+    Raises:
+        UsageError: No code begins so.
+    """
+    selected, ignored = (
+        [start.strip().removeprefix(_ALL) for word in words for start in word.split(",")]
+        for words in (select or [_ALL], ignore or ())
+    )
+    for start in (*selected, *ignored):
+        if not any(rule.code.startswith(start) for rule in RULES):
+            raise UsageError(
+                f"no code begins with `{start}`", "to list the codes: `zerowiz check --explain all`"
+            )
+    return replace(context, select=tuple(selected), ignore=tuple(ignored))
 
 
 def choose_version(version: str | None) -> str | None:
@@ -98,7 +157,13 @@ def find_configs(paths: Sequence[str], schema: Schema, *at: Callable[[str], None
         at: Hears how many folders have been read.
     """
     files = [config for path in paths for config in read_configs(path, schema.top_names, *at)]
-    configs = {config.path: config for config in files if not isinstance(config, ZerowizError)}
+    configs: dict[str, ConfigText | AccelerateFile] = {}
+    for config in files:
+        # Where a file of Accelerate names a config, it is known who reads that.
+        if not isinstance(config, ZerowizError) and (
+            config.path not in configs or getattr(config, "integration", None)
+        ):
+            configs[config.path] = config
     return FoundConfigs(
         configs=tuple(configs.values()),
         unreadable=tuple(config for config in files if isinstance(config, ZerowizError)),
@@ -106,7 +171,12 @@ def find_configs(paths: Sequence[str], schema: Schema, *at: Callable[[str], None
 
 
 def check_file(
-    config: ConfigText | AccelerateFile, schema: Schema, context: Context, *, fix: bool = False
+    config: ConfigText | AccelerateFile,
+    schema: Schema,
+    context: Context,
+    *,
+    fix: bool = False,
+    write: bool = True,
 ) -> FileReport:
     """Check one config, or one file of Accelerate that names one.
 
@@ -114,13 +184,15 @@ def check_file(
         config: One of `find_configs`.
         schema: Of the DeepSpeed that will read it.
         context: What is known of the run.
-        fix: Whether the fixes that are safe are written to its file.
+        fix: Whether the fixes that are safe are made.
+        write: Whether they are written to its file.
     """
     fixed: tuple[Finding, ...] = ()
+    diff = ""
     if isinstance(config, AccelerateFile):
-        findings = check_accelerate(config)
+        findings = check_accelerate(config, context)
     elif config.fault is not None:
-        findings = (unreadable(config.fault, is_yaml=is_yaml(Path(config.path))),)
+        findings = (unreadable(config.fault),)
         fix = False
     else:
         context = replace(context, integration=context.integration or config.integration)
@@ -131,7 +203,14 @@ def check_file(
         fix = False
         result = fix_text(config.text, partial(lint, schema=schema, context=context))
         findings, fixed = result.findings, result.fixed
-        if fixed:
+        before, after = (text.splitlines(keepends=True) for text in (config.text, result.text))
+        changes = difflib.unified_diff(before, after, config.path, config.path)
+        # As diff does it.
+        open_end = "\n\\ No newline at end of file\n"
+        diff = "".join(line if line.endswith("\n") else line + open_end for line in changes)
+        if fixed and write:
             rewrite_file(Path(config.path), result.text)
     not_fixable = fix and bool(findings)
-    return FileReport(path=config.path, findings=findings, fixed=fixed, not_fixable=not_fixable)
+    return FileReport(
+        path=config.path, findings=findings, fixed=fixed, diff=diff, not_fixable=not_fixable
+    )

@@ -15,10 +15,9 @@ from zerowiz.app.resolve.workload import shared_by_script
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, choose_only, decide
 from zerowiz.core.decision.job import (
-    BF16_IS_EMULATED,
     Objective,
     OpenSettings,
-    emulates_bf16,
+    bf16_emulated,
 )
 from zerowiz.core.decision.open_settings import Evaluator, Search, search, split_batch
 from zerowiz.core.decision.remedy_table import Remedy
@@ -499,7 +498,7 @@ def note_basis(plan: Plan, reporter: Reporter, beside: Plan | None = None) -> No
 
 
 def note_emulation(plan: Plan, reporter: Reporter) -> None:
-    """Warn of a bf16 that the CPU would emulate, where no doctor's finding will say it."""
+    """Warn of a bf16 that would be emulated, where no doctor's finding will say it."""
     job = plan.resolved.job
-    if emulates_bf16(job.machine, job.workload):
-        reporter.note(BF16_IS_EMULATED)
+    if emulated := bf16_emulated(job.machine, job.workload):
+        reporter.note(emulated)

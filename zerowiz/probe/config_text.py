@@ -5,7 +5,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,12 @@ from typing import Any
 from msgspec import Struct
 
 from zerowiz.core import shell
-from zerowiz.core.dsconfig.accelerate import AccelerateFile, is_accelerate, read_accelerate
+from zerowiz.core.dsconfig.accelerate import (
+    AccelerateFile,
+    NotForDeepSpeedError,
+    is_accelerate,
+    read_accelerate,
+)
 from zerowiz.core.dsconfig.hjson import (
     DEEPEST_LEVEL,
     Array,
@@ -61,7 +66,8 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
         known: The keys at the top level of a config.
 
     Raises:
-        UsageError: PyYAML is not installed, or there is no config in the file.
+        NotForDeepSpeedError: There is no config in the file.
+        ZerowizError: PyYAML is not installed.
     """
     path = file.path
     try:
@@ -73,13 +79,13 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
     values = {member.key.name: member.value for member in root.members}
     if is_accelerate(values):
         # The file that Accelerate's own names, else the config that Accelerate builds of it.
-        read, reader = read_accelerate(path, root), Integration.ACCELERATE
+        read, reader = read_accelerate(path, file.text, root), Integration.ACCELERATE
         if read.config_file is not None:
             return NamedFile(path=read.config_file, integration=reader, accelerate=read)
-        return replace(render(path, read.config, reader), accelerate=read)
+        return replace(render(file, read.config, reader), accelerate=read)
     inline = values.get("deepspeed")
     if isinstance(inline, Object):
-        return render(path, inline, Integration.HF)
+        return render(file, inline, Integration.HF)
     if isinstance(inline, Scalar) and isinstance(inline.value, str) and inline.value:
         return NamedFile(path=inline.value, integration=Integration.HF)
     if "deepspeed" in values:
@@ -90,14 +96,14 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
         why = ": it has no `deepspeed`"
         hint = f"choose a stage and write one: `zerowiz init {shell.quote(path)}`"
     elif values.keys() & set(known):
-        return render(path, root, None)
+        return render(file, root, None)
     else:
         why = ""
         hint = (
             "zerowiz looks under `deepspeed_config` (Accelerate) and `deepspeed`, or for a config"
             " alone"
         )
-    raise UsageError(f"there is no DeepSpeed config in `{path}`{why}", hint)
+    raise NotForDeepSpeedError(f"there is no DeepSpeed config in `{path}`{why}", hint)
 
 
 def _is_program(path: str, values: Mapping[str, Node]) -> bool:
@@ -217,6 +223,9 @@ LARGEST_BYTES = 250_000
 
 # File names of configs, as in `.pre-commit-hooks.yaml`; the plan of a config is none.
 _CONFIG_NAME = re.compile(r"(.*(ds_config|deepspeed|ds_z[0-3])|(.*[^a-z])?zero).*(?<!\.plan)\.json")
+_ENDINGS = (".json", ".yaml", ".yml")
+# The YAML of Accelerate for DeepSpeed.
+_OF_DEEPSPEED = re.compile(r"^[\"']?distributed_type[\"']?\s*:\s*[\"']?DEEPSPEED\b", re.MULTILINE)
 # Folders below a folder that are not a person's own.
 _NO_CONFIGS = re.compile(r"\..*|__pycache__|node_modules|site-packages")
 # Other JSON files in such folders have fewer keys of a config: a Trainer's state has
@@ -247,8 +256,9 @@ def read_configs(
 
     Before a config that a file of Accelerate names, that file comes, which has mistakes of its own.
     Of a folder and what is below it, these are the JSON files that are named like a config, or that
-    hold `zero_optimization` or two other keys of a config. Hidden folders and those of packages are
-    not read.
+    hold `zero_optimization` or two other keys of a config, and what Accelerate has for DeepSpeed in
+    YAML. Of a pattern, YAML that is not for DeepSpeed is left out. Hidden folders and those of
+    packages are not read.
 
     Args:
         word: A file, a folder, a pattern as a shell has it, or `-` for stdin.
@@ -262,10 +272,19 @@ def read_configs(
     if any(letter in word for letter in "*?[") and not Path(word).exists():
         # Path.glob wants a folder to begin with, and has no absolute patterns.
         names = sorted(glob(word, recursive=True))  # noqa: PTH207
-    if not names:
-        yield UsageError(f"no file matches `{word}`", "`**` stands for folders in folders")
+    is_empty = True
     for path in map(Path, names):
-        yield from _read_folder(path, known, at) if path.is_dir() else _read_file(path, known)
+        for read in _read_folder(path, known, at) if path.is_dir() else _read_file(path, known):
+            if names == [word] or not isinstance(read, NotForDeepSpeedError):
+                is_empty = False
+                yield read
+    if is_empty and names:
+        yield UsageError(
+            f"no file that `{word}` matches has a DeepSpeed config",
+            "to see why, pass one of the files by its name",
+        )
+    elif is_empty:
+        yield UsageError(f"no file matches `{word}`", "`**` stands for folders in folders")
 
 
 def _read_file(
@@ -284,8 +303,8 @@ def _read_file(
 
 def _read_folder(
     folder: Path, known: Collection[str], at: Callable[[str], None]
-) -> Iterator[ConfigText | ZerowizError]:
-    """The JSON files of a folder and of those in it; an error where some are not read."""
+) -> Iterator[ConfigText | AccelerateFile | ZerowizError]:
+    """The configs in a folder and in those below it; an error where some are not read."""
     errors: list[OSError] = []
     count_files, is_empty = 0, True
     walk = os.walk(folder, onerror=errors.append)
@@ -293,25 +312,28 @@ def _read_folder(
         if count_folders >= MOST_FOLDERS or count_files >= MOST_FILES:
             is_empty = False
             yield UsageError(
-                f"`{folder}` is too large: {count_files:,} JSON files in {count_folders:,} of its"
-                " folders were read, and the others were not",
+                f"`{folder}` is too large: {count_files:,} JSON and YAML files in"
+                f" {count_folders:,} of its folders were read, and the others were not",
                 "pass the folder of your configs, or a pattern such as `*/ds_config*.json`",
             )
             break
         at(f"{count_folders:,} folders")
         folders[:] = sorted(name for name in folders if not _NO_CONFIGS.fullmatch(name))
-        paths = (Path(parent, name) for name in sorted(names) if name.endswith(".json"))
+        paths = (Path(parent, name) for name in sorted(names) if name.endswith(_ENDINGS))
         for path in filter(Path.is_file, paths):
             count_files += 1
-            read: ConfigText | ZerowizError
+            configs: Iterable[ConfigText | AccelerateFile | ZerowizError] = ()
             try:
                 read = decode_config(str(path), _read_bytes(path))
+                if is_yaml(path):
+                    configs = _read_file(path, known) if _OF_DEEPSPEED.search(read.text) else ()
+                elif _CONFIG_NAME.fullmatch(path.name) or looks_like_config(read.text, known):
+                    configs = [read]
             except ZerowizError as error:
-                read = error
-            is_named = _CONFIG_NAME.fullmatch(path.name)
-            if isinstance(read, ZerowizError) or is_named or looks_like_config(read.text, known):
+                configs = [error]
+            for config in configs:
                 is_empty = False
-                yield read
+                yield config
     for failed in errors:
         is_empty = False
         reason = (failed.strerror or str(failed)).lower()

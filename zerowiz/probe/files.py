@@ -2,10 +2,13 @@
 
 import errno
 import os
+import re
 import stat
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from select import select
+from typing import Any
 
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 
@@ -157,11 +160,15 @@ def without_tilde(path: str | Path) -> Path:
 # Find the answers file of a job, `zerowiz.toml`, and read it.
 
 FILE_NAME = "zerowiz.toml"
+CHECK = "check"
+"""The table in it that is of no job."""
 # Every key that there is takes a few kB.
 _MOST_BYTES = 64 * 2**10
 
 
-def find_answers_file(script: str | None, output_dir: Path | None) -> Path | None:
+def find_answers_file(
+    script: str | None, output_dir: Path | None, name: str = FILE_NAME
+) -> Path | None:
     """The file that a run in the working folder reads; None where there is none.
 
     First in the folder of the configs, where that is said. Then in the folder of the script, where
@@ -172,6 +179,7 @@ def find_answers_file(script: str | None, output_dir: Path | None) -> Path | Non
     Args:
         script: Its path, where it is named.
         output_dir: The folder of the configs, where it is said.
+        name: What the file is called.
     """
     here = Path.cwd()
     root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
@@ -182,12 +190,15 @@ def find_answers_file(script: str | None, output_dir: Path | None) -> Path | Non
     folders = levels[: levels.index(root) + 1]
     if output_dir is not None:
         folders = (here / output_dir, *folders)
-    paths = (folder / FILE_NAME for folder in folders)
+    paths = (folder / name for folder in folders)
     return next((path for path in paths if path.is_file()), None)
 
 
-def read_answers_text(path: Path, name: str) -> str:
-    """The content of an answers file.
+_PLACE = re.compile(r" \(at line (\d+), column \d+\)$")
+
+
+def read_answers(path: Path, name: str) -> tuple[str, dict[str, Any]]:
+    """The text of an answers file, and what it holds.
 
     Args:
         path: Where it lies.
@@ -195,11 +206,31 @@ def read_answers_text(path: Path, name: str) -> str:
 
     Raises:
         ZerowizError: It cannot be read.
+        UsageError: It is not TOML.
     """
     try:
-        return read_named_text(path, "utf-8-sig", _MOST_BYTES)
+        text = read_named_text(path, "utf-8-sig", _MOST_BYTES)
+        return text, tomllib.loads(text)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ZerowizError(f"`{name}` cannot be read: {why}", "ignore it: `$isolated`") from None
     except UnicodeDecodeError:
         raise UsageError(f"`{name}` is not UTF-8", "ignore it: `$isolated`") from None
+    except RecursionError:
+        raise UsageError(
+            f"`{name}` is not an answers file: it has too many levels",
+            "write each option in a line of its own: `seq-len = 2048`",
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        place = _PLACE.search(str(error))
+        where = f" line {place[1]}" if place else ""
+        what = _PLACE.sub("", str(error))
+        raise UsageError(
+            f"`{name}`{where} is not TOML: {what[:1].lower()}{what[1:]}",
+            "write each option in a line of its own: `seq-len = 2048`",
+        ) from None
+    except ValueError:
+        # Python converts no more digits than sys.get_int_max_str_digits().
+        raise UsageError(
+            f"`{name}`: a number has too many digits", "write the number that you mean"
+        ) from None

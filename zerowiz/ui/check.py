@@ -84,6 +84,11 @@ def errors(files: Sequence[FileReport], stream: TextIO) -> None:
         findings(errors_of(report.findings), stream, report.path)
 
 
+def commands(lines: Sequence[str], stream: TextIO) -> None:
+    """Lines for a program, each whole."""
+    stream.writelines(f"{plain(line)}\n" for line in lines)
+
+
 def fixed(path: str, found: Sequence[Finding], stream: TextIO) -> None:
     """What was fixed in a file, a line for each finding."""
     count = "1 finding" if len(found) == 1 else f"{len(found)} findings"

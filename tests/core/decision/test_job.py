@@ -17,7 +17,7 @@ from zerowiz.core.decision.job import (
     PairedSetting,
     RanOut,
     accumulation_of,
-    emulates_bf16,
+    bf16_emulated,
     find_never_together,
     native_precision,
     pairs_of,
@@ -247,6 +247,7 @@ def gpu(capability: tuple[int, int] | None) -> Machine:
         (UNKNOWN, BF16),
         (gpu((9, 0)), BF16),
         (gpu((7, 0)), FP16),
+        (gpu((6, 0)), FP32),
         (gpu(None), BF16),
     ],
 )
@@ -266,13 +267,15 @@ def test_a_job_that_names_no_precision_gets_what_the_machine_computes(
         (EMULATED, Workload(precision=FP16), False),
         (NATIVE, Workload(precision=BF16), False),
         (UNKNOWN, Workload(precision=BF16), False),
-        (gpu((7, 0)), Workload(precision=BF16), False),
+        (gpu((7, 0)), Workload(precision=BF16), True),
+        (gpu((8, 0)), Workload(precision=BF16), False),
+        (gpu((6, 0)), Workload(precision=FP16), False),
     ],
 )
-def test_only_a_cpu_that_is_known_to_lack_bf16_emulates_it(
+def test_only_what_is_known_to_lack_bf16_emulates_it(
     machine: Machine, workload: Workload, expected: bool
 ) -> None:
-    assert expected is emulates_bf16(machine, workload)
+    assert expected is bool(bf16_emulated(machine, workload))
 
 
 @pytest.mark.parametrize(

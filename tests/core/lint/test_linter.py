@@ -336,7 +336,7 @@ def test_a_dot_in_a_name_makes_no_path() -> None:
         (
             top('"gradient_clipping": "abc"'),
             "gradient_clipping",
-            "DeepSpeed compares it with 0 in the first step, and fails",
+            "DeepSpeed uses it all the same, and fails",
             "write a number",
         ),
         (

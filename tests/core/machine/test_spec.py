@@ -143,7 +143,7 @@ def test_some_gpus_of_a_board_have_the_rings_between_them() -> None:
 
 WAY_OUT = (
     "to see names that it knows: `zerowiz plan --machine all --model 7b`",
-    "to plan for another GPU, describe it in a file: `$machine node.json`",
+    "to plan for another GPU, write its memory: `$machine 8xGPU-45GB`",
 )
 
 
@@ -391,7 +391,7 @@ UNKNOWN = {
     "8xH1000-80GB": "8xH100-80GB",
     "H100-120GB": "H100-80GB",
     "4xa100-64": "4xA100-40GB",
-    "4x RTX 4080": "4xRTX-4090",
+    "4x RTX 3080": "4xRTX-3090",
     "RTX 5080": "RTX-5090",
     "gb200 nvl72": "GB200",
     "L45": "L40",

@@ -46,7 +46,9 @@ def lint_own_config(
     of_config = _found(config, machine, script, options.integration)
     # The file of Accelerate that names the config has findings of its own.
     naming = None if config.places else config.accelerate
-    of_naming = () if naming is None else ((naming.path, e) for e in check_accelerate(naming))
+    of_naming = (
+        () if naming is None else ((naming.path, e) for e in check_accelerate(naming, Context()))
+    )
     named = [*of_naming, *((config.path, finding) for finding in of_config)]
     findings = [(name, finding) for name, finding in named if not finding.of_launcher]
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys

@@ -380,14 +380,14 @@ def shared_by(workload: Workload, ranks: int) -> Workload:
 
 # Choose the number format of a step by what the machine computes natively.
 
-BF16_IS_EMULATED = "this CPU has no bf16 instructions: torch emulates bf16, many times slower"
-"""What becomes of a bf16 that was asked for on such a CPU."""
+# deepspeed/accelerator/cuda_accelerator.py, is_fp16_supported (0.19.8).
+_FP16_CAPABILITY = (7, 0)
 
 
 def native_precision(machine: Machine, torch_autocast: Precision | None = None) -> Precision:
     """The precision of a job that names none: bf16, or what the machine computes in its place.
 
-    A GPU without bf16 has fp16, which DeepSpeed refuses on most CPUs.
+    A GPU without bf16 has fp16, which DeepSpeed refuses on the oldest GPUs and on most CPUs.
 
     Args:
         machine: What the job runs on.
@@ -397,7 +397,8 @@ def native_precision(machine: Machine, torch_autocast: Precision | None = None) 
         return Precision.FP32
     if machine.takes_bf16:
         return Precision.BF16
-    return Precision.FP32 if machine.accelerator.row.on_host else Precision.FP16
+    lacks_fp16 = (machine.compute_capability or _FP16_CAPABILITY) < _FP16_CAPABILITY
+    return Precision.FP32 if machine.accelerator.row.on_host or lacks_fp16 else Precision.FP16
 
 
 def why_no_bf16(machine: Machine, workload: Workload) -> str:
@@ -407,11 +408,15 @@ def why_no_bf16(machine: Machine, workload: Workload) -> str:
     return ", as this CPU has no bf16 instructions" if lacks and chosen else ""
 
 
-def emulates_bf16(machine: Machine, workload: Workload) -> bool:
-    """Whether a CPU would have to emulate the bf16 of this step."""
-    on_cpu = machine.accelerator.row.on_host
+def bf16_emulated(machine: Machine, workload: Workload) -> str:
+    """What becomes of the bf16 of this step, where the machine has none; else nothing."""
     formats = {workload.precision, workload.torch_autocast}
-    return on_cpu and not machine.takes_bf16 and Precision.BF16 in formats
+    if machine.takes_bf16 or Precision.BF16 not in formats:
+        return ""
+    if machine.accelerator.row.on_host:
+        return "this CPU has no bf16 instructions: torch emulates bf16, many times slower"
+    gpu = min(machine.gpus, key=lambda gpu: gpu.compute_capability or (99, 0))
+    return f"`{gpu.name}` has no bf16 units: torch emulates bf16, many times slower"
 
 
 # What a search may choose, and what it looks for.

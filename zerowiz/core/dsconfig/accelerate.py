@@ -38,11 +38,16 @@ _AUTO = "auto"
 _NVME = "nvme"
 
 
+class NotForDeepSpeedError(UsageError):
+    """A file has no config for DeepSpeed."""
+
+
 class AccelerateFile(Struct, frozen=True, kw_only=True):
     """What a file of Accelerate says."""
 
     path: str
     """As it was given on the command line."""
+    text: str
     section: tuple[Member, ...]
     """What stands in `deepspeed_config`."""
     precision: Member | None
@@ -193,24 +198,26 @@ def is_accelerate(values: Mapping[str, Node]) -> bool:
     return _TYPE in values or isinstance(values.get(_SECTION), Object)
 
 
-def read_accelerate(path: str, root: Object) -> AccelerateFile:
+def read_accelerate(path: str, text: str, root: Object) -> AccelerateFile:
     """What a file of Accelerate says.
 
     Args:
         path: The file.
-        root: Its content.
+        text: Its content.
+        root: The same, parsed.
 
     Raises:
-        UsageError: It is not for DeepSpeed.
+        NotForDeepSpeedError: It is for something else.
     """
     values, section = _values(root), Object(place=root.place, members=())
     members = {member.key.name: member for member in root.members}
     kind = values.get(_TYPE)
     if kind not in (None, _DEEPSPEED):
         # PyYAML reads a `NO` without quotes as false.
-        raise UsageError(
+        raise NotForDeepSpeedError(
             f"`{path}` is an Accelerate config for {kind or 'NO'}, not for DeepSpeed",
-            f"leave out `{path}` to let zerowiz write the DeepSpeed config",
+            "`distributed_type: DEEPSPEED` makes it one; without the file, `zerowiz launch` writes"
+            " a DeepSpeed config",
         )
     inner = members[_SECTION].value if _SECTION in members else None
     if isinstance(inner, Object):
@@ -227,6 +234,7 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     shared = (m.value for m in sharing if m.key.name == "parallelism_config_sp_size")
     return AccelerateFile(
         path=path,
+        text=text,
         section=section.members,
         precision=precision,
         config_file=named,

@@ -196,10 +196,13 @@ def kind_of(value: object) -> Kind:
     if isinstance(value, str):
         return next((kind for form, kind in _TEXTS if form.fullmatch(value)), Kind.WORD)
     if isinstance(value, float):
-        return Kind.WHOLE if value.is_integer() else Kind.FRACTION
+        # pydantic-core, input/shared.rs, float_as_int: a larger one has no integer.
+        is_whole = value.is_integer() and abs(value) < _MOST_WHOLE
+        return Kind.WHOLE if is_whole else Kind.FRACTION
     return next(kind for of, kind in _KINDS if isinstance(value, of))
 
 
+_MOST_WHOLE = 2.0**63
 # In this order: a bool is an int to Python.
 _KINDS: Sequence[tuple[type, Kind]] = (
     (bool, Kind.BOOLEAN),

@@ -43,10 +43,15 @@ FILLED = {
 _ANOTHER_TRAINING = frozenset(
     {
         *("bf16.enabled", "fp16.enabled", f"{ZERO}.stage", "gradient_clipping"),
+        *("optimizer.type", "scheduler.type", "prescale_gradients", "log_level"),
+        *("sequence_parallel_size", "steps_per_print"),
+        *("data_types.grad_accum_dtype", "data_types.param_dtype"),
         *(f"{ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
     }
 )
 _PARAMS = ("optimizer.params.", "scheduler.params.")
+# A word that is true, and one that DeepSpeed warns of.
+_TAKES_WORDS = frozenset({"optimizer.params.torch_adam", "scheduler.params.warmup_type"})
 
 AUTO_NOT_FILLED = Rule(
     code="ZW301",
@@ -121,7 +126,9 @@ def _is_own_default(entry: Entry) -> bool:
 
 def _harm_by_accelerate(config: Config, entry: Entry) -> Severity | None:
     """Accelerate refuses whatever is left (DeepSpeedPlugin.fill_match)."""
-    if entry.path in FILLED[config.context.integration]:
+    # accelerator.py, _prepare_deepspeed allows every optimizer that is not the config's.
+    is_set = entry.path == "zero_allow_untested_optimizer" and "optimizer" not in config.last
+    if is_set or entry.path in FILLED[config.context.integration]:
         return None
     if config.by_accelerate:
         return Severity.ERROR
@@ -130,6 +137,8 @@ def _harm_by_accelerate(config: Config, entry: Entry) -> Severity | None:
 
 def _harm_by_deepspeed(entry: Entry) -> Severity | None:
     key = entry.key
+    if key is None and entry.path in _TAKES_WORDS:
+        return Severity.WARNING
     if key is None:
         return Severity.ERROR if entry.path.startswith(_PARAMS) else None
     if _is_own_default(entry) or key.removed:
@@ -169,18 +178,33 @@ def _inequality(config: Config) -> str:
         # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
         steps = 1
     factors = [factor for factor in (micro, steps) if factor is not None]
-    divisor, product = math.prod(factors), " * ".join(map(str, factors)) or "1"
+    divisor, product = math.prod(factors), "".join(f"{factor} * " for factor in factors)
     if train % divisor:
-        return f"{train} is not a multiple of {product}"
+        return f"{train} is not a multiple of {product.removesuffix(' * ')}"
     ranks = config.context.world_size
     if ranks is None or any(config.get(key) is not None for key in _FEWER_RANKS):
         return ""
     is_whole = micro is not None and steps is not None
     holds = train == divisor * ranks if is_whole else not train % (divisor * ranks)
-    return "" if holds else f"{train} is not {product} * {ranks} ranks"
+    wanted = "is not" if is_whole else "is not a multiple of"
+    return "" if holds else f"{train} {wanted} {product}{ranks} ranks"
 
 
 RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
+    AUTO_NOT_FILLED: (
+        # accelerate/utils/dataclasses.py, DeepSpeedPlugin.deepspeed_config_process.
+        Relation(
+            at=BATCH_KEYS[0],
+            when=lambda config, entry: (
+                config.context.integration is Integration.ACCELERATE
+                and entry.value == AUTO
+                and BATCH_KEYS[1] not in config.last
+            ),
+            says="Accelerate replaces `auto` of `train_batch_size` only beside"
+            " `train_micro_batch_size_per_gpu`",
+            fix='write `"train_micro_batch_size_per_gpu": "auto"` beside it',
+        ),
+    ),
     OUT_OF_RANGE: (
         # runtime/config.py, DeepSpeedConfig.__init__ divides the ranks by it.
         Relation(
@@ -224,6 +248,25 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
             at=BATCH_KEYS[0],
             when=lambda config, _: _inequality(config),
             says=lambda config, _: f"the `train_batch_size` of {_inequality(config)}",
+            fix=lambda config, _: (
+                "remove `train_batch_size`: DeepSpeed computes it"
+                if config.get(BATCH_KEYS[1]) is not None
+                else "write a multiple, or `train_micro_batch_size_per_gpu` in its place"
+            ),
+        ),
+        # On CPU ranks the process group is not there yet when from_pretrained shards the weights
+        # (runtime/zero/partition_parameters.py, Init): DeepSpeed counts one rank.
+        Relation(
+            at=BATCH_KEYS[0],
+            when=lambda config, entry: (
+                config.context.on_cpu
+                and (config.context.world_size or 1) > 1
+                and config.context.integration is Integration.HF
+                and config.is_stage_3
+                and entry.value == AUTO
+            ),
+            says="at stage 3 on CPU ranks, the `train_batch_size` that the Trainer fills is not"
+            " that of one rank",
             fix="remove `train_batch_size`: DeepSpeed computes it",
         ),
     ),

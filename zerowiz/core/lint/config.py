@@ -54,17 +54,37 @@ class Context(Struct, frozen=True, kw_only=True):
     """Memory of the smallest GPU."""
     compute_capability: tuple[int, int] | None = None
     """The lowest of the GPUs."""
+    on_cpu: bool = False
+    """Whether the ranks compute on the CPU."""
     bad_releases: tuple[BadRelease, ...] = ()
     """What is known against the DeepSpeed that will read the config."""
     file_keys: Mapping[str, str] = field(default_factory=dict)
     """What the file calls keys of the config, where the config is built of a file of Accelerate."""
+    select: tuple[str, ...] = ("",)
+    """How the codes begin that are looked for."""
+    ignore: tuple[str, ...] = ()
+    """How the codes begin that are not; of two that fit, the longer one counts."""
+
+    def takes(self, code: str) -> bool:
+        """Whether a code is looked for.
+
+        Example:
+            >>> context = Context(select=("ZW3", "ZW101"), ignore=("ZW1",))
+            >>> context.takes("ZW301"), context.takes("ZW101"), context.takes("ZW102")
+            (True, True, False)
+        """
+        selected, ignored = (
+            max((len(start) for start in starts if code.startswith(start)), default=-1)
+            for starts in (self.select, self.ignore)
+        )
+        return selected > ignored
 
 
 def on_machine(context: Context, machine: "Machine") -> Context:
     """The same run on this machine; a given number of ranks counts more than its own."""
     context = replace(context, world_size=context.world_size or machine.world_size)
     if machine.accelerator.row.on_host:
-        return context
+        return replace(context, on_cpu=True)
     return replace(
         context, gpu_bytes=machine.total_bytes, compute_capability=machine.compute_capability
     )
@@ -414,13 +434,22 @@ class ConfigText(Struct, frozen=True, kw_only=True):
     """Why there is no text."""
     accelerate: AccelerateFile | None = None
     """What else a file of Accelerate says, where the config comes from one."""
+    source: str = ""
+    """The text of the file, where `text` is made of it."""
 
 
-def render(path: str, root: Node, integration: Integration | None) -> ConfigText:
-    """A config that was not JSON, as JSON."""
+def render(file: ConfigText, root: Node, integration: Integration | None) -> ConfigText:
+    """A config that was not JSON, as JSON.
+
+    Args:
+        file: The file.
+        root: The config in it.
+        integration: Who reads such a file.
+    """
     lines, places = zip(*_lines(root, ""), strict=True)
+    text = "\n".join(lines) + "\n"
     return ConfigText(
-        path=path, text="\n".join(lines) + "\n", places=places, integration=integration
+        path=file.path, text=text, places=places, integration=integration, source=file.text
     )
 
 

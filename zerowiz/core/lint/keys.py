@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import SequenceMatcher
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey, Unknown, tru
 from zerowiz.core.findings import Edit, Finding, Rule, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, drop, put, rename, shown
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload import SWITCHED, Integration
 
 # Find texts that are no config: they cannot be read, are no object, or repeat a key.
 
@@ -21,19 +21,19 @@ UNREADABLE = Rule(
     code="ZW001",
     name="unreadable",
     severity=Severity.ERROR,
-    why="a strict JSON reader refuses the whole config",
+    why="its reader refuses the whole config",
 )
 
 
 def unreadable(
-    fault: JsonTextError, severity: Severity = Severity.ERROR, *, is_yaml: bool = False
+    fault: JsonTextError, severity: Severity = Severity.ERROR, because: str | None = None
 ) -> Finding:
     """What is found where a reader stops.
 
     Args:
         fault: Where, and why.
         severity: Of the finding.
-        is_yaml: Whether the file is one of YAML.
+        because: Who refuses it, where not every reader does.
     """
     return Finding(
         rule=UNREADABLE,
@@ -41,8 +41,8 @@ def unreadable(
         line=fault.line,
         column=fault.column,
         message=fault.reason,
-        because="a YAML reader refuses the whole file" if is_yaml else None,
-        fixes=("write valid JSON",) if severity is Severity.INFO else (),
+        because=because,
+        fixes=() if because is None else ("write valid JSON",),
     )
 
 
@@ -113,8 +113,37 @@ _BOUND_WORDS: Mapping[str, str] = {
 _BARE: Mapping[type, str] = {bool: "enabled", str: "device"}
 _STAGE = f"{ZERO}.stage"
 _CLIPPING = "gradient_clipping"
+_MATCHED = frozenset({"bf16.enabled", "fp16.enabled"})
+_PRINTS = "steps_per_print"
+# What fails although the config class does not check it: it is compared (runtime/engine.py, step),
+# counted or divided by, asked for its keys or for a text (runtime/config.py), combined bit by bit,
+# or made a folder of (autotuning/config.py). Accelerate writes steps_per_print itself.
+_FAILS: Mapping[str, Callable[[Config, object], object]] = {
+    _CLIPPING: lambda _, _value: True,
+    "expert_parallel": lambda _, value: value,
+    "flops_profiler.enabled": lambda _, value: isinstance(value, float),
+    "wall_clock_breakdown": lambda _, value: isinstance(value, float),
+    BATCH_KEYS[2]: lambda _, value: isinstance(value, float),
+    "sequence_parallel_size": lambda _, value: not isinstance(value, (int, float)),
+    _PRINTS: lambda config, value: (
+        not (config.by_accelerate or isinstance(value, (int, float, type(None))))
+    ),
+    "vocabulary_size": lambda _, value: isinstance(value, list),
+    **dict.fromkeys(
+        ("scheduler.type", "log_level", "data_types.grad_accum_dtype", "data_types.param_dtype"),
+        lambda _, value: value is not None,
+    ),
+    **dict.fromkeys(
+        ("autotuning.exps_dir", "autotuning.results_dir"), lambda _, value: value in (0, "")
+    ),
+}
+_LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 # A class is handed them: optimizer.py.
 _PARAMS = frozenset({"optimizer.params", "scheduler.params"})
+# `{{ stage }}`, `${STAGE}`, `<stage>`, `__stage__`, `%stage%`, `ZERO_STAGE` without quotes.
+_PLACEHOLDER = re.compile(
+    r"\{+[^{}]*\}+,?|\$\{?\w+\}?|<[^<>]+>|__\w+__|%\w+%|[A-Z][A-Z0-9]*_[A-Z0-9_]+,?"
+)
 # RFC 8259, section 6.
 _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
@@ -143,14 +172,19 @@ def check_values(config: Config) -> Iterator[Finding]:
     # autotuning/utils.py, get_all_configs: it takes a list of values to try wherever one goes, and
     # "all" stages (autotuning/autotuner.py, Autotuner.tune).
     tunes = bool(config.truth("autotuning.enabled"))
+    placeholders: list[Entry] = []
     for entry in config.entries:
         key = entry.key
         is_auto = isinstance(entry.value, str) and entry.value.lower() == AUTO  # or meant to be
         if key is None or key.removed or is_auto or key.path in _PARAMS:
             continue
-        fault = _fault(entry, key)
+        fault = _fault(config, entry, key)
         if fault is None:
             continue
+        if isinstance(entry.value, str) and _PLACEHOLDER.fullmatch(entry.value):
+            placeholders.append(entry)
+            continue
+        fault = config.if_built(fault)
         name = _BARE.get(type(entry.value)) if "object" in key.types else None
         home = config.schema.keys.get(f"{key.path}.{name}")
         if home is not None and home.accepts(entry.value):
@@ -160,16 +194,24 @@ def check_values(config: Config) -> Iterator[Finding]:
             message = f"{fault.message}: only DeepSpeed's autotuner accepts it"
             fault = replace(fault, severity=Severity.WARNING, message=message, edits=())
         yield fault
+    for entry in placeholders[:1]:
+        others = f", as are {len(placeholders) - 1} others" if placeholders[1:] else ""
+        yield entry.found(
+            WRONG_TYPE,
+            f"`{entry.label}` is a placeholder, `{entry.shown}`{others}",
+            "fill in the template, and check what comes out",
+            because="DeepSpeed gets the words as they stand",
+        )
 
 
-def _fault(entry: Entry, key: SchemaKey) -> Finding | None:
+def _fault(config: Config, entry: Entry, key: SchemaKey) -> Finding | None:
     """What is wrong with a value of this key, by what DeepSpeed takes and by what is meant."""
     kind = entry.kind
     is_taken = key.path in BATCH_KEYS or kind in key.takes
-    if kind is Kind.NULL and key.path != _CLIPPING and is_taken:
+    if kind is Kind.NULL and is_taken and not _fails(config, entry):
         return None
     if any(kind in _QUOTED.get(word, ()) for word in key.types) and "string" not in key.types:
-        return _quoted(entry, key)
+        return _quoted(config, entry, key)
     is_choice = kind in _TEXTS and key.choices and "string" in key.types
     if kind not in key.takes and not is_choice:
         return _refused(entry, WRONG_TYPE, _wants(key))
@@ -178,7 +220,12 @@ def _fault(entry: Entry, key: SchemaKey) -> Finding | None:
             return _refused(entry, NOT_A_CHOICE, f"one of {', '.join(key.choices)}")
         bounds = " and ".join(f"{_BOUND_WORDS[word]} {n}" for word, n in key.bounds.items())
         return _refused(entry, OUT_OF_RANGE, _wants(key) if "boolean" in key.types else bounds)
-    return _unmeant(entry, key)
+    return _unmeant(config, entry, key)
+
+
+def _fails(config: Config, entry: Entry) -> bool:
+    fails = _FAILS.get(entry.known_path)
+    return fails is not None and bool(fails(config, entry.value))
 
 
 def _refused(entry: Entry, rule: Rule, wanted: str) -> Finding:
@@ -186,7 +233,7 @@ def _refused(entry: Entry, rule: Rule, wanted: str) -> Finding:
     return entry.found(rule, message, f"write {wanted}")
 
 
-def _unmeant(entry: Entry, key: SchemaKey) -> Finding | None:
+def _unmeant(config: Config, entry: Entry, key: SchemaKey) -> Finding | None:
     """A value that a lax section accepts unchecked."""
     # runtime/zero/config.py: pydantic makes 1 of true.
     if key.path == _STAGE and isinstance(entry.value, bool):
@@ -209,20 +256,19 @@ def _unmeant(entry: Entry, key: SchemaKey) -> Finding | None:
     is_meant = any(entry.kind in _MEANT[word] for word in key.types)
     if is_meant or not key.types or entry.in_strict_section:
         return None
-    # runtime/engine.py, step.
-    is_compared = key.path == _CLIPPING
+    fails = _fails(config, entry)
     return entry.found(
         WRONG_TYPE,
         f"`{entry.label}` should be {_wants(key)}, not `{entry.shown}`",
         f"write {_wants(key)}",
-        severity=Severity.ERROR if is_compared else Severity.WARNING,
-        because="DeepSpeed compares it with 0 in the first step, and fails"
-        if is_compared
+        severity=Severity.ERROR if fails else Severity.WARNING,
+        because="DeepSpeed uses it all the same, and fails"
+        if fails
         else "DeepSpeed does not check the value when it reads it",
     )
 
 
-def _quoted(entry: Entry, key: SchemaKey) -> Finding:
+def _quoted(config: Config, entry: Entry, key: SchemaKey) -> Finding:
     """A number or a truth in quotes, or a word such as `yes` that stands for a truth."""
     bare = _bare(str(entry.value))
     is_accepted = key.accepts(entry.value)
@@ -231,7 +277,7 @@ def _quoted(entry: Entry, key: SchemaKey) -> Finding:
             NUMBER_IN_QUOTES,
             f"`{entry.label}` is the string `{entry.shown}`",
             "remove the quotes" if isinstance(bare, (int, float)) else f"write {_wants(key)}",
-            severity=_harm(entry, key),
+            severity=_harm(config, entry, key),
             edits=put(entry, bare) if bare is not None and key.accepts(bare) else (),
         )
     if not is_accepted:
@@ -241,20 +287,22 @@ def _quoted(entry: Entry, key: SchemaKey) -> Finding:
         WRONG_TYPE,
         f"`{entry.label}` should be {_wants(key)}, not `{entry.shown}`",
         f"write {shown(meant)}",
-        severity=_harm(entry, key),
+        severity=_harm(config, entry, key),
         because=f"DeepSpeed reads it as {shown(meant if entry.in_strict_section else True)}",
         edits=put(entry, meant),
     )
 
 
-def _harm(entry: Entry, key: SchemaKey) -> Severity:
+def _harm(config: Config, entry: Entry, key: SchemaKey) -> Severity:
     """How bad the quotes are.
 
     A strict section converts what it takes (pydantic). accelerate/utils/deepspeed.py compares the
     stage as it stands, so that "3" is not stage 3 to it. Elsewhere a word is true.
     """
-    # runtime/engine.py compares the clipping with 0 in the first step.
-    if not key.accepts(entry.value) or key.path == _CLIPPING:
+    if not key.accepts(entry.value) or _fails(config, entry):
+        return Severity.ERROR
+    # transformers, HfTrainerDeepSpeedConfig.fill_match: no argument equals a word.
+    if key.path in _MATCHED and config.context.integration is Integration.HF:
         return Severity.ERROR
     if entry.in_strict_section and key.path != _STAGE:
         return Severity.INFO
@@ -472,7 +520,7 @@ def check_keys(config: Config) -> Iterator[Finding]:
             f"DeepSpeed does not know {len(anothers)} of the top-level keys, and ignores them",
             "make sure that the script passes this very file to DeepSpeed",
         )
-    guesses = 0
+    guesses, renamed = 0, set[tuple[int, str]]()
     for entry in config.entries:
         finding = None
         if entry.key is None and entry.known_path not in anothers:
@@ -483,7 +531,10 @@ def check_keys(config: Config) -> Iterator[Finding]:
         elif entry.key is not None and entry.key.deprecated:
             finding = _deprecated(config, entry, entry.key.new_path)
         if finding is not None:
-            yield finding
+            # Two keys of one section do not get one name.
+            names = {(id(entry.holder), edit.text) for edit in finding.edits if edit.text}
+            yield finding if names.isdisjoint(renamed) else replace(finding, edits=())
+            renamed |= names
 
 
 class _Guess(Struct, frozen=True, kw_only=True):
@@ -514,14 +565,17 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Finding | None:
             # bf16 is strict since 0.17.1 (runtime/precision_config.py, DeepSpeedBF16Config), and a
             # key of fp16 is not needed under it.
             fix, edits = "remove it: bf16 needs no loss scale", drop(config.text, entry)
+    elif guess and guess.key.deprecated and guess.key.new_path is not None:
+        is_sure, new_name = False, guess.key.new_path.rpartition(".")[2]
+        message += f", did you mean `{new_name}`?"
+        fix = f"write `{new_name}` in its place"
     elif guess:
         is_sure = guess.is_sure
         message += f", did you mean `{guess.name}`?"
         fix = f"remove it: `{guess.name}` is set too"
         if guess.key.path not in config.last:
             fix = f"rename it to `{guess.name}`"
-            can_edit = is_sure and not guess.key.deprecated
-            edits = rename(config.text, entry, guess.name) if can_edit else ()
+            edits = rename(config.text, entry, guess.name) if is_sure else ()
     else:
         is_sure, fix = False, _INSTEAD.get(entry.known_path, "remove it")
         if section.path in {"optimizer", "scheduler"}:
@@ -635,6 +689,36 @@ def _section(section: SchemaKey) -> str:
 
 
 RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
+    WRONG_TYPE: tuple(
+        # accelerate/utils/dataclasses.py, DeepSpeedPlugin, and accelerator.py, _prepare_deepspeed.
+        Relation(
+            at=path,
+            when=lambda config, entry: config.by_accelerate and entry.value is None,
+            says=lambda _, entry: f"`{entry.label}` is null",
+            because="Accelerate, and so the Trainer, looks for a value in it and fails",
+            fix="remove it",
+        )
+        for path in (*(BATCH_KEYS[2], *SWITCHED, f"{ZERO}.offload_optimizer"),)
+    ),
+    # utils/logging.py, get_log_level_from_string.
+    NOT_A_CHOICE: (
+        Relation(
+            at="log_level",
+            when=lambda _, entry: (
+                isinstance(entry.value, str) and entry.value.lower() not in _LOG_LEVELS
+            ),
+            says=lambda _, entry: f"`{entry.shown}` is no `log_level`",
+            fix=f"write one of {', '.join(_LOG_LEVELS)}",
+        ),
+    ),
+    OUT_OF_RANGE: (
+        Relation(
+            at=_PRINTS,
+            when=lambda config, entry: entry.number == 0 and not config.by_accelerate,
+            says="DeepSpeed divides by `steps_per_print`",
+            fix="write a large number to print nothing",
+        ),
+    ),
     KEY_DOES_NOTHING: (
         # runtime/engine.py never asks for it: a model must call deepspeed.checkpointing.configure,
         # and those of transformers do not.

@@ -1,7 +1,7 @@
 """Check a DeepSpeed config without DeepSpeed, and fix in its text what is safe to fix."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 
@@ -24,10 +24,12 @@ from zerowiz.core.dsconfig.hjson import (
     parse,
     plain,
 )
+from zerowiz.core.dsconfig.merge import BATCH_KEYS
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.findings import Edit, Finding, Rule, Severity, errors_of, rules_of
 from zerowiz.core.lint import batch, keys, offload, optimizer, releases
 from zerowiz.core.lint.config import (
+    AUTO,
     Config,
     ConfigText,
     Context,
@@ -42,7 +44,6 @@ from zerowiz.core.structs import replace
 
 # Sources: accelerate 1.15, as core/dsconfig/accelerate.py names them.
 
-_AUTO = "auto"
 _SLIP_RATE = 0.85
 # utils/environment.py, str_to_bool.
 _TRUE = frozenset({"y", "yes", "t", "true", "on", "1"})
@@ -73,12 +74,12 @@ def _is_number(word: str) -> bool:
 _FORMS: Mapping[str, _Form] = {
     "zero_stage": _Form(takes=_WHOLE.fullmatch, wanted="a whole number"),
     "gradient_accumulation_steps": _Form(
-        takes=lambda word: word == _AUTO or _WHOLE.fullmatch(word),
-        wanted=f"a whole number or `{_AUTO}`",
+        takes=lambda word: word == AUTO or _WHOLE.fullmatch(word),
+        wanted=f"a whole number or `{AUTO}`",
     ),
     "gradient_clipping": _Form(
-        takes=lambda word: word.lower() == _AUTO or _is_number(word),
-        wanted=f"a number or `{_AUTO}`",
+        takes=lambda word: word.lower() == AUTO or _is_number(word),
+        wanted=f"a number or `{AUTO}`",
     ),
     "zero3_init_flag": _Form(
         takes=lambda word: word.lower() in _TRUE | _FALSE, wanted="true or false"
@@ -103,13 +104,13 @@ _FORMS: Mapping[str, _Form] = {
 }
 
 
-def check_accelerate(file: AccelerateFile) -> tuple[Finding, ...]:
+def check_accelerate(file: AccelerateFile, context: Context) -> tuple[Finding, ...]:
     """What is found of the keys of a file, beside what DeepSpeed makes of the config."""
     findings = [*_wrong_keys(file)]
     wrong = {finding.key for finding in findings}
     misread = map(_misread, (*file.section, *filter(None, [file.precision])))
     findings += (finding for finding in misread if finding and finding.key not in wrong)
-    return tuple(sorted(findings, key=lambda finding: (finding.line, finding.column)))
+    return kept(findings, file.text, context)
 
 
 def _at(
@@ -234,6 +235,7 @@ _RELATIONS: tuple[Mapping[Rule, Sequence[Relation]], ...] = (
 RULES = rules_of((keys, batch, optimizer, offload, releases), _RELATIONS)
 
 _OLD_BF16 = "bfloat16."
+_BY_JSON = "the Trainer and Accelerate read strict JSON, and refuse the whole config"
 
 
 def lint(text: str, schema: Schema, context: Context) -> tuple[Finding, ...]:
@@ -245,23 +247,26 @@ def lint(text: str, schema: Schema, context: Context) -> tuple[Finding, ...]:
         context: What else is known of the run.
     """
     reader = context.integration
-    findings: list[Finding] = []
     root: Node | None = None
+    fault: JsonTextError | None = None
     try:
         if reader is None or not reader.row.as_written:
             # The Trainer and Accelerate read it with json.
             root = parse(text, Dialect.JSON)
     except JsonTextError as error:
-        findings.append(keys.unreadable(error, Severity.INFO if reader is None else Severity.ERROR))
+        fault = error
     try:
-        if root is None or reader is None:
-            root = parse(text, Dialect.HJSON)
+        root = root or parse(text, Dialect.HJSON)
     except JsonTextError as error:
-        return tuple(findings) if findings and reader else (keys.unreadable(error),)
-    findings += _of_tree(root, text, schema, context)
-    return tuple(
-        sorted(findings, key=lambda finding: (finding.line, finding.column, finding.rule.code))
-    )
+        return kept([keys.unreadable(fault if fault and reader else error)], text, context)
+    findings = [*_of_tree(root, text, schema, context)]
+    if fault is not None:
+        # DeepSpeed by itself does not take `auto` for a batch key.
+        values = plain(root)
+        is_filled = isinstance(values, dict) and AUTO in map(values.get, BATCH_KEYS)
+        severity = Severity.ERROR if is_filled or reader is not None else Severity.INFO
+        findings.append(keys.unreadable(fault, severity, _BY_JSON))
+    return kept(findings, text, context)
 
 
 def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterator[Finding]:
@@ -298,6 +303,43 @@ def _as_read(config: Config, finding: Finding) -> Finding | None:
     return None if config.by_accelerate else replace(finding, severity=Severity.WARNING)
 
 
+# Leave out what nobody wants to hear of.
+
+# `# zerowiz: ignore ZW301` behind a value, or alone above it.
+_IGNORED_LINE = re.compile(r"(.*?)(?:#|//|/\*)\s*zerowiz:\s*ignore\b([^*]*)")
+# `"//zerowiz": "ignore ZW301"`, for the whole file: JSON has no comments.
+_IGNORED_FILE = re.compile(r"[\"']//zerowiz[\"']\s*:\s*[\"']ignore\b([^\"']*)")
+_CODE = re.compile(r"ZW\d+")
+
+
+def kept(findings: Iterable[Finding], text: str, context: Context) -> tuple[Finding, ...]:
+    """The findings that the context takes and the text does not ignore, in the order of the text.
+
+    Args:
+        findings: What was found.
+        text: Of the file where they stand.
+        context: Which codes are looked for.
+    """
+    ignored: dict[int, tuple[str, ...]] = {}
+    for number, line in enumerate(text.splitlines() if "zerowiz" in text else (), start=1):
+        if match := _IGNORED_LINE.match(line):
+            # Without a code, all of them.
+            codes = tuple(_CODE.findall(match[2])) or ("",)
+            ignored[number] = (*ignored.get(number, ()), *codes)
+            if not match[1].strip():
+                ignored[number + 1] = codes
+    of_file = [code for codes in _IGNORED_FILE.findall(text) for code in _CODE.findall(codes)]
+    left = (
+        finding
+        for finding in findings
+        if context.takes(finding.rule.code)
+        and not finding.rule.code.startswith((*of_file, *ignored.get(finding.line, ())))
+    )
+    return tuple(
+        sorted(left, key=lambda finding: (finding.line, finding.column, finding.rule.code))
+    )
+
+
 # Check a config, with the places and the keys of the file that it comes from.
 
 
@@ -313,7 +355,7 @@ def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[
         return lint(config.text, schema, context)
     merged: list[Finding] = []
     if config.accelerate is not None:
-        merged += check_accelerate(config.accelerate)
+        merged += check_accelerate(config.accelerate, context)
         context = replace(context, file_keys=config.accelerate.file_keys)
     # DeepSpeed gets nothing of what Accelerate cannot read.
     misread = {finding.key for finding in merged}
@@ -321,7 +363,7 @@ def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[
         if finding.key not in misread:
             place = config.places[min(finding.line, len(config.places)) - 1]
             merged.append(replace(finding, line=place.line, column=place.column, edits=()))
-    return tuple(sorted(merged, key=lambda finding: (finding.line, finding.column)))
+    return kept(merged, config.source, context)
 
 
 # Fix a text with the edits of its findings.

@@ -107,7 +107,7 @@ OFFLOADS: Mapping[Rule, tuple[Relation, ...]] = {
         Relation(
             at=f"{_OFFLOAD_OPTIMIZER}.ratio",
             when=lambda config, entry: (
-                isinstance(entry.value, float) and entry.value < 1 and config.stage in {0, 1, 2}
+                entry.number is not None and entry.number < 1 and config.stage in {0, 1, 2}
             ),
             says=lambda config, entry: (
                 f"a `ratio` of {entry.value} needs stage 3, not {config.stage}"

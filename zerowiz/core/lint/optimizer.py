@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from zerowiz.core.dsconfig.merge import ZERO
-from zerowiz.core.dsconfig.schema import NUMERALS, BuiltClass, Kind, Where, release
+from zerowiz.core.dsconfig.schema import NUMERALS, BuiltClass, Kind, Where, kind_of, release
 from zerowiz.core.findings import Finding, Rule, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import (
@@ -25,8 +25,26 @@ _DEFAULT_WARMUP_STEPS = 1000
 # __init__, refuses less than 0; DeepSpeed's own classes climb the loss, grow the weights, or divide
 # by less.
 _AT_LEAST_0 = ("lr", "weight_decay", "eps")
-_NUMBERS = (*(f"optimizer.params.{name}" for name in _AT_LEAST_0), _TOTAL, _LOWEST, _PEAK)
+_NUMBERS = (
+    *(f"optimizer.params.{name}" for name in (*_AT_LEAST_0, "betas")),
+    *(_TOTAL, _STEPS, _LOWEST, _PEAK),
+)
 _BETAS = 2
+# What they calculate with at once; the rates of a scheduler may be a list, one for each group.
+_NO_NULL = (
+    *(f"optimizer.params.{name}" for name in (*_AT_LEAST_0, "betas")),
+    *(_LOWEST, _TOTAL),
+)
+
+
+def _is_no_number(entry: Entry) -> bool:
+    """Whether a class cannot calculate with an argument, which is neither quoted nor `auto`."""
+    if entry.kind in {Kind.AUTO, *NUMERALS}:
+        return False
+    if entry.name == "betas":
+        return not isinstance(entry.value, list)
+    is_list = isinstance(entry.value, list) and entry.path != _LOWEST
+    return entry.value is None or is_list
 
 
 def _name(config: Config, section: str) -> str | None:
@@ -81,12 +99,28 @@ def _wrong_betas(config: Config, betas: Entry) -> str:
     """What they must be, and are not."""
     if _name(config, "optimizer") is None or not isinstance(betas.value, list):
         return ""
-    if AUTO in betas.value:
+    if AUTO in betas.value or _has_quotes(betas):
         return ""
     if len(betas.value) != _BETAS:
         return f"two numbers, not {len(betas.value)}"
     is_right = all(isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in betas.value)
     return "" if is_right else f"from 0 to below 1, not `{betas.shown}`"
+
+
+def _has_quotes(entry: Entry) -> bool:
+    values = entry.value if isinstance(entry.value, list) else [entry.value]
+    return any(kind_of(value) in NUMERALS for value in values)
+
+
+def _is_deepspeeds_own(config: Config) -> bool:
+    """Whether the class that steps is DeepSpeed's."""
+    built = _optimizer(config)
+    by_torch = config.truth("optimizer.params.torch_adam")
+    return built is not None and built.is_deepspeeds and not by_torch
+
+
+def _wanted(entry: Entry) -> str:
+    return "two numbers" if entry.name == "betas" else "a number"
 
 
 def _lacks_params(config: Config) -> bool:
@@ -112,7 +146,7 @@ def _number(config: Config, path: str) -> float | None:
 
 def _are_refused_steps(config: Config, steps: Entry) -> bool:
     # runtime/lr_schedules.py, WarmupLR, from 0.19.3 on.
-    if not _is_own_scheduler(config) or steps.kind is Kind.AUTO:
+    if not _is_own_scheduler(config) or steps.kind in {Kind.AUTO, *NUMERALS}:
         return False
     is_counted = isinstance(steps.value, int) and steps.value > 0
     return release(config.schema.version) >= (0, 19, 3) and not is_counted
@@ -186,19 +220,33 @@ CLASSES: Mapping[Rule, tuple[Relation, ...]] = {
     ),
     # What cannot be handed over as keyword arguments; a scheduler needs some, if empty.
     # runtime/engine.py looks into an optimizer's even where a script has its own.
-    WRONG_TYPE: tuple(
-        Relation(
-            at=f"{section}.params",
-            when=lambda _, entry: (
-                not isinstance(entry.value, dict)
-                and (entry.value is not None or entry.path.startswith("scheduler"))
-            ),
-            says=lambda _, entry: f"`{entry.label}` must be an object, not `{entry.shown}`",
-            because="DeepSpeed hands them over as keyword arguments",
-            fix="write `{}`",
-            if_built=section == "scheduler",
-        )
-        for section in ("optimizer", "scheduler")
+    WRONG_TYPE: (
+        *(
+            Relation(
+                at=f"{section}.params",
+                when=lambda _, entry: (
+                    not isinstance(entry.value, dict)
+                    and (entry.value is not None or entry.path.startswith("scheduler"))
+                ),
+                says=lambda _, entry: f"`{entry.label}` must be an object, not `{entry.shown}`",
+                because="DeepSpeed hands them over as keyword arguments",
+                fix="write `{}`",
+                if_built=section == "scheduler",
+            )
+            for section in ("optimizer", "scheduler")
+        ),
+        *(
+            Relation(
+                at=path,
+                when=lambda _, entry: _is_no_number(entry),
+                says=lambda _, entry: (
+                    f"`{entry.label}` must be {_wanted(entry)}, not `{entry.shown}`"
+                ),
+                because="the class calculates with it, and fails",
+                fix=lambda _, entry: f"write {_wanted(entry)}, or remove it to use the default",
+            )
+            for path in _NO_NULL
+        ),
     ),
     OUT_OF_RANGE: (
         *(
@@ -211,6 +259,11 @@ CLASSES: Mapping[Rule, tuple[Relation, ...]] = {
                 because="torch's optimizers reject it; with DeepSpeed's own the loss rises"
                 if name == "lr"
                 else "torch's optimizers reject it; DeepSpeed's own do not check it",
+                severity=lambda config, entry: (
+                    Severity.WARNING
+                    if entry.name != "lr" and _is_deepspeeds_own(config)
+                    else Severity.ERROR
+                ),
                 fix=lambda _, entry: f"write {-(entry.number or 0)}",
             )
             for name in _AT_LEAST_0
@@ -308,15 +361,22 @@ CLASSES: Mapping[Rule, tuple[Relation, ...]] = {
                 _is_own_scheduler(config) and entry.value not in (AUTO, "log", "linear")
             ),
             says=lambda _, entry: f"`{entry.shown}` is no `warmup_type`",
-            because="DeepSpeed warns, and trains with `log` instead",
+            because=lambda _, entry: (
+                "DeepSpeed looks it up, and fails"
+                if entry.kind in {Kind.ARRAY, Kind.OBJECT}
+                else "DeepSpeed warns, and trains with `log` instead"
+            ),
             fix="write `log` or `linear`",
+            severity=lambda _, entry: (
+                Severity.ERROR if entry.kind in {Kind.ARRAY, Kind.OBJECT} else Severity.WARNING
+            ),
         ),
     ),
     NUMBER_IN_QUOTES: tuple(
         Relation(
             at=path,
-            when=lambda _, entry: entry.kind in NUMERALS,
-            says=lambda _, entry: f"`{entry.label}` is the string `{entry.shown}`",
+            when=lambda _, entry: _has_quotes(entry),
+            says=lambda _, entry: f"`{entry.label}` has a number in quotes: `{entry.shown}`",
             fix="remove the quotes",
             severity=Severity.ERROR,
         )
@@ -519,6 +579,26 @@ PRECISIONS: Mapping[Rule, tuple[Relation, ...]] = {
             fix="disable one of them",
         ),
     ),
+    OUT_OF_RANGE: tuple(
+        # runtime/precision_config.py, _validate_dynamic_loss_scale_params; a release that takes
+        # truths here does not look.
+        Relation(
+            at=f"fp16.{name}",
+            when=lambda config, entry: (
+                config.truth("fp16.enabled")
+                and config.get("fp16.loss_scale") in (None, 0, "0", AUTO)
+                and entry.number is not None
+                and entry.number <= 0
+                and entry.key is not None
+                and Kind.BOOLEAN not in entry.key.takes
+            ),
+            says=lambda _, entry: (
+                f"`{entry.label}` must be more than 0 with a dynamic loss scale, not {entry.shown}"
+            ),
+            fix="remove it to use the default",
+        )
+        for name in ("min_loss_scale", "loss_scale_window")
+    ),
     Rule(
         code="ZW505",
         name="states-without-master",
@@ -598,6 +678,7 @@ PRECISIONS: Mapping[Rule, tuple[Relation, ...]] = {
                 f" `{entry.shown}`"
             ),
             fix="write `fp32`, `bf16` or `fp16`",
+            severity=Severity.WARNING if name == "buffer_dtype" else Severity.ERROR,
         )
         for name in ("grad_accum_dtype", "param_dtype", "buffer_dtype")
     ),

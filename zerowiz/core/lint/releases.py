@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 _DEFAULT_CLIPPING = 1.0
 _ZENFLOW = f"{ZERO}.zenflow"
 _HPZ = f"{ZERO}.zero_hpz_partition_size"
+# runtime/data_pipeline/config.py, get_curriculum_learning and get_dynamic_batching.
+_NEEDED: Mapping[str, str] = {
+    f"data_efficiency.data_sampling.{section}.enabled": needed
+    for section, needed in (
+        ("curriculum_learning", "curriculum_metrics"),
+        ("dynamic_batching", "max_tokens"),
+    )
+}
 _COMPILE_OFFLOADS = ("offload_activation", "offload_opt_states", "offload_parameters")
 
 
@@ -159,11 +167,7 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
             at=path,
             when=lambda config, entry: (
                 _scales_before(config)
-                and (
-                    config.truth(entry.known_path)
-                    if entry.known_path == "prescale_gradients"
-                    else isinstance(entry.value, (int, float)) and entry.value != 1
-                )
+                and (entry.value if entry.known_path == "prescale_gradients" else entry.value != 1)
             ),
             says=lambda config, entry: (
                 f"`{entry.name}` cannot be combined with `reduce_scatter` at stage {config.stage}"
@@ -218,12 +222,11 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
         Relation(
             at=f"{ZERO}.allgather_bucket_size",
             when=lambda config, entry: (
-                config.stage in {1, 2} and (config.number(entry.known_path) or 0) % 2
+                config.stage in {1, 2}
+                and (entry.value is True or (config.number(entry.known_path) or 0) % 2)
             ),
-            says=lambda config, entry: (
-                f"`allgather_bucket_size` must be even, not {config.number(entry.known_path)}"
-            ),
-            fix=lambda config, entry: f"write {(config.number(entry.known_path) or 0) + 1}",
+            says=lambda _, entry: f"`allgather_bucket_size` must be even, not {entry.shown}",
+            fix=lambda config, entry: f"write {(config.number(entry.known_path) or 1) + 1}",
         ),
     ),
     REFUSED_TOGETHER: (
@@ -244,6 +247,22 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
                 f" `update_interval` of {config.number(f'{_ZENFLOW}.update_interval')}"
             ),
             fix=lambda config, _: f"write {config.number(f'{_ZENFLOW}.update_interval')} or more",
+        ),
+        *(
+            Relation(
+                at=path,
+                when=lambda config, entry: (
+                    entry.value
+                    and config.get(entry.known_path.replace("enabled", _NEEDED[entry.known_path]))
+                    is None
+                ),
+                says=lambda _, entry: (
+                    f"`{entry.path}` is set without `{_NEEDED[entry.known_path]}`"
+                ),
+                because="DeepSpeed rejects the one without the other",
+                fix=lambda _, entry: f"write `{_NEEDED[entry.known_path]}` beside it",
+            )
+            for path in _NEEDED
         ),
         # runtime/zenflow/zenflow_stage_1_and_2.py, __init__ and create.
         Relation(

@@ -2,15 +2,26 @@
 
 import json
 from collections.abc import Sequence
+from enum import StrEnum
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown
-from zerowiz.core.findings import Finding, Rule, Severity, errors_of
+from zerowiz.core.findings import Finding, Rule, Severity
 from zerowiz.errors import ZerowizError
 
 SCHEMA_VERSION = 1
+
+
+class OutputFormat(StrEnum):
+    """How findings are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+    """Workflow commands, which GitHub shows beside the lines."""
 
 
 class FileReport(Struct, frozen=True, kw_only=True):
@@ -21,13 +32,15 @@ class FileReport(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     fixed: tuple[Finding, ...] = ()
     """What was fixed in the file, at the places where it stood."""
+    diff: str = ""
+    """What the fixes change, where they are safe."""
     not_fixable: bool = False
     """Whether fixes were wanted, and the file is of a kind that is not changed."""
 
-    @property
-    def failed(self) -> bool:
-        """Whether any finding is an error."""
-        return bool(errors_of(self.findings))
+    def fails(self, *, strict: bool) -> bool:
+        """Whether any finding is an error, or, if it is strict, a warning."""
+        fatal = {Severity.ERROR, Severity.WARNING} if strict else {Severity.ERROR}
+        return any(finding.severity in fatal for finding in self.findings)
 
 
 def encode_reports(
@@ -66,6 +79,34 @@ def encode_reports(
             {"message": error.message, "hints": list(error.hints)} for error in unreadable
         ],
     }
+
+
+# Write findings as workflow commands of GitHub.
+
+# docs.github.com, Workflow commands for GitHub Actions; @actions/core, command.ts, escapes these.
+_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+_ESCAPED = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_ESCAPED_PROPERTY = _ESCAPED | str.maketrans({":": "%3A", ",": "%2C"})
+
+
+def encode_github(
+    reports: Sequence[FileReport], unreadable: Sequence[ZerowizError] = ()
+) -> tuple[str, ...]:
+    """One line for each finding, and for each path without a config.
+
+    Args:
+        reports: What was found.
+        unreadable: Why a path has no config.
+    """
+    lines = []
+    for path, finding in ((report.path, found) for report in reports for found in report.findings):
+        place = f"file={path.translate(_ESCAPED_PROPERTY)},line={finding.line},col={finding.column}"
+        fix = f"; {finding.fix}" if finding.fix else ""
+        title = f"zerowiz {finding.rule.code} {finding.rule.name}"
+        text = f"{path}:{finding.line}:{finding.column} {finding.rule.code} {finding.message}{fix}"
+        command = _COMMANDS[finding.severity]
+        lines.append(f"::{command} {place},title={title}::{text.translate(_ESCAPED)}")
+    return (*lines, *(f"::error::{error.message.translate(_ESCAPED)}" for error in unreadable))
 
 
 # Write findings as SARIF, which code hosts show as annotations.
@@ -212,9 +253,15 @@ def _section(schema: Schema, section: SchemaKey) -> dict[str, object]:
 
 
 def _types(key: SchemaKey) -> dict[str, object]:
-    """One type as a word, several as a list; none where no type of JSON is meant."""
-    types = key.types[0] if len(key.types) == 1 else list(key.types)
-    return {"type": types} if types else {}
+    """One type as a word, several as a list; none where no type of JSON is meant.
+
+    People write null for what is not set, and false where DeepSpeed's own default is null.
+    """
+    # runtime/engine.py compares the clipping with 0, and fails on a null.
+    unset = {"null": key.path != "gradient_clipping", "boolean": "null" in key.types}
+    others = [word for word, is_taken in unset.items() if is_taken and Kind(word) in key.takes]
+    types = list(dict.fromkeys((*key.types, *(others if key.types else ()))))
+    return {"type": types[0] if len(types) == 1 else types} if types else {}
 
 
 def _choices(key: SchemaKey) -> dict[str, object]:
@@ -227,7 +274,7 @@ def _choices(key: SchemaKey) -> dict[str, object]:
         return {}
     if "array" in key.types:
         return {"items": {"enum": choices}}
-    return {"enum": [*choices, *([None] if "null" in key.types else [])]}
+    return {"enum": [*choices, *([None] if Kind.NULL in key.takes else [])]}
 
 
 def _bounds(key: SchemaKey) -> dict[str, object]:

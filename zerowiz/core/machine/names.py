@@ -92,6 +92,36 @@ def match_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
     return tuple([model for model in table if wanted in _spellings(model.name, model.aliases)])
 
 
+# Of the cards of the table, CUDA offers at least this much of the memory in their names.
+_OFFERED_PERCENT = 91
+_ANY = re.compile(r"gpu(\d{1,4})")
+
+
+def any_model(name: str) -> tuple[GpuModel, ...]:
+    """A GPU of which only the memory is known: `GPU-45GB`; none for any other name."""
+    match = _ANY.fullmatch(normalize_name(name))
+    if match is None or not int(match[1]):
+        return ()
+    total_bytes = int(match[1]) * 2**30
+    return (
+        GpuModel(
+            name=name,
+            aliases=(),
+            total_bytes=total_bytes,
+            usable_bytes=total_bytes * _OFFERED_PERCENT // 100,
+            compute_capability=(8, 0),
+            nvlink_links=0,
+            nvlink_bytes_per_s=0,
+            nvlink_gpus=0,
+            pcie_generation=3,
+            fp16_flop_per_s=0,
+            fp32_flop_per_s=0,
+            memory_bytes_per_s=0,
+            source={},
+        ),
+    )
+
+
 def pick_model(models: Sequence[GpuModel]) -> GpuModel:
     """The row that is taken where a name can mean several: an SXM board, with the least memory.
 
@@ -108,6 +138,9 @@ def own_name(model: GpuModel, table: Sequence[GpuModel]) -> str:
 
 def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[str, ...]:
     """What was taken for granted of a name: the board, or the memory too."""
+    if not model.source:
+        offered = f"{model.usable_bytes / 2**30:.1f} GiB"
+        return (f"`{name}` is a GPU with bf16 that offers {offered} to a job; times are not known",)
     others = [own_name(row, table) for row in match_models(name, table) if row is not model]
     sxm = model.pcie_spelling is not None
     if not others:
@@ -208,7 +241,7 @@ def read_phrase(text: str) -> Phrase:
 # Find the GPU that a name means; where none has it, names like it.
 
 _LIST = "to see names that it knows: `zerowiz plan --machine all --model 7b`"
-_NODE_FILE = "to plan for another GPU, describe it in a file: `$machine node.json`"
+_NODE_FILE = "to plan for another GPU, write its memory: `$machine 8xGPU-45GB`"
 _MAKERS = re.compile(r"NVIDIA |Tesla |GeForce ")
 _MOST = 3
 
@@ -343,7 +376,7 @@ def parse_spec(
     if not text.strip():
         raise UsageError("`$machine` has no GPU name", "write it as `8xH100-80GB`")
     phrase = read_phrase(text)
-    models = match_models(phrase.name, table)
+    models = match_models(phrase.name, table) or any_model(phrase.name)
     if not models:
         raise refuse_name(phrase, table, instances)
     count = gpus_per_node or (1 if phrase.count is None else phrase.count)

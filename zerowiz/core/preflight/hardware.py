@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from zerowiz.core import shell
-from zerowiz.core.decision.job import BF16_IS_EMULATED, emulates_bf16
+from zerowiz.core.decision.job import bf16_emulated
 from zerowiz.core.findings import Finding, Rule, Severity, dotted, found, size
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine, NetworkKind
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
@@ -155,13 +155,9 @@ def _precision(machine: Machine, step: Workload, environ: Mapping[str, str]) -> 
                 ),
                 "use fp32, unless the script sets fp16: `$precision fp32`",
             )
-    if Precision.BF16 in formats and not machine.takes_bf16:
-        gpu = min(machine.gpus, key=lambda gpu: gpu.compute_capability or (99, 0))
-        yield found(
-            SLOW_BY_CHOICE,
-            f"the job uses bf16, and GPU {gpu.label} ({gpu.name}) has no matrix units for it",
-            "use fp16, unless the script sets bf16: `$precision fp16`",
-        )
+    if emulated := bf16_emulated(machine, step):
+        fix = "use fp16, unless the script sets bf16: `$precision fp16`"
+        yield found(SLOW_BY_CHOICE, emulated, fix)
 
 
 def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[Finding]:
@@ -171,8 +167,8 @@ def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[Finding]:
         yield found(
             HALF_PRECISION, "the job uses fp16, and this CPU has no fp16 instructions", *fixes
         )
-    if emulates_bf16(machine, step):
-        yield found(SLOW_BY_CHOICE, BF16_IS_EMULATED, *fixes)
+    if emulated := bf16_emulated(machine, step):
+        yield found(SLOW_BY_CHOICE, emulated, *fixes)
 
 
 # Check the memory, the limits and the disks of the host.
