@@ -112,9 +112,15 @@ class _Machines:
             return
         nodes, gpus = machine.nodes, len(machine.gpus)
         size = Size(nodes=nodes, gpus=gpus)
-        found = [(row, size) for row in self.table if row.usable_bytes > (machine.total_bytes or 0)]
         is_whole = machine.is_uniform and machine.gpus[0].mig_slice is None
         own = match_models(machine.gpus[0].name, self.table) if is_whole else ()
+        # A GPU of half the speed, such as an H20 in place of an H100, is no larger one.
+        slowest = min((row.fp16_flop_per_s for row in own), default=0) // 2
+        found = [
+            (row, size)
+            for row in self.table
+            if row.usable_bytes > (machine.total_bytes or 0) and row.fp16_flop_per_s >= slowest
+        ]
         if len(own) == 1:
             in_node = [n for n in GPUS_OF_A_NODE if n > gpus] if nodes == 1 else []
             of_node = max(gpus, GPUS_OF_A_NODE[-1]) if nodes == 1 else gpus
