@@ -59,7 +59,9 @@ def test_the_step_ends_as_the_check_does(
     (tmp_path / "configs" / "ds_config.json").write_text(config, encoding="utf-8")
     done = checked(tmp_path, **inputs)
     assert code == done.returncode, done.stdout + done.stderr
-    assert "DeepSpeed" in done.stdout or not code
+    assert "::error file=configs/" in done.stdout or not code
+    log = json.loads((tmp_path / "zerowiz.sarif").read_text(encoding="utf-8"))
+    assert bool(log["runs"][0]["results"]) is bool(code)
 
 
 # The wheel: built from a copy of the sources, installed apart from them, and run.
