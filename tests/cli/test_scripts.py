@@ -252,6 +252,12 @@ CASES = {
         0,
         ["names `ds_config_zero3.json`, but zerowiz writes"],
     ),
+    "an engine that never runs": Case(
+        PLAIN.replace("deepspeed.initialize(", "if False:\n    deepspeed.initialize("),
+        (*TO_ALONE, "train.py"),
+        5,
+        ["zerowiz cannot pass a config to train.py"],
+    ),
     "the config in the code": Case(
         LITERAL,
         ("plan", *A100, "--model", "100m", "--stage", "3", "train.py"),

@@ -241,6 +241,8 @@ HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 def parse_quietly(text: str | bytes) -> ast.Module:
     """The syntax tree of a script, without Python's warnings, such as of invalid escapes.
 
+    What stands under `if False:` or `if 0:` never runs, and is left out.
+
     Raises:
         SyntaxError: It is not Python.
         ValueError: It has a zero byte.
@@ -248,7 +250,15 @@ def parse_quietly(text: str | bytes) -> ast.Module:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(text)
+        tree = ast.parse(text)
+    statements: list[ast.AST] = [tree]
+    while statements:
+        node = statements.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Constant) and not node.test.value:
+            node.body = [ast.copy_location(ast.Pass(), node)]
+        children = ast.iter_child_nodes(node)
+        statements += (each for each in children if isinstance(each, ast.stmt | ast.excepthandler))
+    return tree
 
 
 class FunctionCall(Struct, frozen=True, kw_only=True):
