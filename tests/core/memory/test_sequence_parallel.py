@@ -1,11 +1,12 @@
 """Ranks that share each sequence: what one holds, sends and waits for, and when they can."""
 
 import json
+import statistics
 import sys
 from typing import Any
 
 import pytest
-from measured.rows import buffers_of, read_model, strategy_of, workload_of
+from measured.rows import buffers_of, predict_ranks, read_model, strategy_of, workload_of
 from paths import TESTS
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
@@ -41,7 +42,8 @@ def shared(ranks: int, step: Workload = STEP, **other: Any) -> Workload:
 # https://huggingface.co/blog/ulysses-sp (March 2026): Qwen3-4B, 4 x H100 80GB, ZeRO-3, gradient
 # checkpointing, micro-batch 1, sp 4. By its tokens: "peak memory" in GB, of which it does not say
 # whether they are of 2**30 bytes, nor who measured; the last ran out of memory at "~81". It also
-# says that the optimizer was offloaded, which these sizes do not show. So: plausible, no proof.
+# says that the optimizer was offloaded, which these sizes do not show. Its config reduces gradients
+# in bf16, which zerowiz does not read, and counts them in fp32. So: plausible, no proof.
 PUBLISHED = {8192: 23.4, 32768: 35.0, 65536: 50.5, 98304: 66.0}
 OUT_OF_MEMORY = 131072
 
@@ -57,7 +59,7 @@ def test_the_formula_stands_beside_the_published_rows(capsys: pytest.CaptureFixt
         sys.stdout.write("\ntokens  published GB  predicted GiB\n")
         for tokens, gib in PUBLISHED.items():
             sys.stdout.write(f"{tokens:6}  {gib:12.1f}  {found[tokens]:13.1f}\n")
-    assert list(PUBLISHED.values()) == pytest.approx(list(found.values()), rel=0.005)
+    assert list(PUBLISHED.values()) == pytest.approx(list(found.values()), rel=0.02)
 
 
 SHARED = [
@@ -78,6 +80,20 @@ def test_what_two_gpus_held_lies_within_the_bounds(row: dict[str, Any]) -> None:
         assert evaluated.interval.low_bytes <= rank["peak_bytes"] <= evaluated.interval.high_bytes
 
 
+def off(row: dict[str, Any]) -> float:
+    """How much the fullest rank is predicted to hold too much, or too little."""
+    measured_bytes: int = max(rank["peak_bytes"] for rank in row["rank_peaks"])
+    return abs(max(each.peak_bytes for each in predict_ranks(row)) / measured_bytes - 1)
+
+
+def test_what_two_gpus_held_is_predicted() -> None:
+    """Half of the runs were dealt aside by a hash before the formulas were mended by the others."""
+    errors = [off(row) for row in SHARED if row["sequence_parallel"] > 1]
+    assert 13 == len(errors)
+    assert statistics.mean(errors) < 0.01
+    assert max(errors) < 0.03
+
+
 def test_what_ran_out_of_memory_does_not_fit() -> None:
     assert not published_job(OUT_OF_MEMORY).runs
 
@@ -88,9 +104,10 @@ def test_states_are_divided_by_all_ranks_and_tokens_by_those_that_share(strategy
     whole = evaluate(job(shared(4)), strategy).estimate
     part = evaluate(job(replace(STEP, sequence_tokens=8192)), strategy).estimate
     extra = whole.rank.activations.block_bytes - part.rank.activations.block_bytes
+    in_fp32 = 3 * part.rank.buffers.reduce_bucket_size * 2
     # Of one recomputed layer: what attention gives, which is exchanged into a tensor of its own.
     assert extra == 2 * LLAMA.architecture.query_size * 8192
-    assert part.peak_bytes <= whole.peak_bytes <= part.peak_bytes + extra
+    assert part.peak_bytes <= whole.peak_bytes <= part.peak_bytes + extra + in_fp32
 
 
 def test_more_ranks_than_key_heads_hold_each_more_than_once() -> None:
@@ -134,7 +151,9 @@ def test_each_rank_sends_all_but_its_own_part_around_each_attention() -> None:
     width = 2 * a.query_size + 2 * a.kv_size
     # Forward, backward, and forward again.
     exchanged = 3 * a.layers * 8192 * width * 2 * 3 // 4
-    assert exchanged == both.wire_bytes_per_step - alone.wire_bytes_per_step
+    # Gradients go in fp32 (engine.py, seq_parallel_communication_data_type).
+    widened = 2 * LLAMA.params * 7 // 8
+    assert exchanged + widened == both.wire_bytes_per_step - alone.wire_bytes_per_step
 
 
 def test_groups_of_ranks_share_a_global_batch() -> None:

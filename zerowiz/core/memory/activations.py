@@ -428,6 +428,8 @@ class Activations(Struct, frozen=True, kw_only=True):
     """Held for a moment as backward opens: two gradients of the logits."""
     block_bytes: Count
     """Held while one block runs backward: its temporaries, and its recomputed activations."""
+    block_gradient_bytes: Count = 0
+    """Held in a block as a gradient of its weights comes; 0 where nobody knows."""
     pass_bytes: Count = 0
     """Held while one block runs forward and nothing is kept for backward."""
     block_pass_bytes: Count = 0
@@ -698,7 +700,9 @@ def _frozen_ends_bytes(architecture: Architecture, workload: Workload, adapters:
     return ends + last + encoded + stacks * (norms + dropped) + shared_mask_bytes(a, workload)
 
 
-def _temporary_bytes(architecture: Architecture, workload: Workload) -> int:
+def _temporary_bytes(
+    architecture: Architecture, workload: Workload, adapters: Adapters | None
+) -> int:
     """Per token, held for a moment while one block runs backward."""
     a, w = architecture, workload.precision.size_bytes
     wide = a.intermediate_size * max(1, a.experts_per_token)
@@ -706,9 +710,26 @@ def _temporary_bytes(architecture: Architecture, workload: Workload) -> int:
     # the others over what was kept.
     wides, hiddens = (1, 1) if _LIGER in a.switches else (3, 2)
     of_mlp = w * (wides * wide + hiddens * a.hidden_size)
+    # Of a product that an adapter reads: its gradients through the adapter and through the layer.
+    placed = () if adapters is None else adapters.placed
+    adapted = any(_READS.get(tensor.name) is Input.PRODUCT for _, tensor in placed)
+    of_adapter = max(2 * w, adapters.value_bytes) * wide if adapters and adapted else 0
     # By the time of the softmax the MLP's activations are gone (acts-045).
     of_softmax = softmax_backward_bytes(a, workload) - _mlp_bytes(a, a.intermediate_size, w)
-    return max(of_mlp, of_softmax)
+    return max(of_mlp, of_adapter, of_softmax)
+
+
+def _gradient_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, of those, and of what is recomputed, gone as the first weight has its gradient.
+
+    It is that of the MLP's last layer: what that read is gone, and its gradient is there.
+    """
+    a, w = architecture, workload.precision.size_bytes
+    full = workload.method is Method.FULL
+    if a.expert_layers or not (full and workload.gradient_checkpointing):
+        return 0
+    later_bytes = 0 if _LIGER in a.switches else 2 * w * a.intermediate_size
+    return _product_bytes(a, a.intermediate_size, w) + later_bytes
 
 
 def _pass_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -766,6 +787,7 @@ def activations(
     if not loss.keeps_input and (adapters is None or adapters.head_kept):
         ends -= w * a.hidden_size
     passing_bytes = _pass_bytes(a, workload) * tokens
+    block_bytes = recomputed + _temporary_bytes(a, workload, adapters) * tokens
     # The pass of a reference runs beside what the model's own keeps.
     again_bytes = passing_bytes if workload.runs_reference else 0
     return Activations(
@@ -775,7 +797,8 @@ def activations(
         head_formula=f"{loss.kept_formula}{ends} t",
         loss_forward_bytes=max(loss.forward_bytes, again_bytes),
         loss_backward_bytes=loss.backward_bytes,
-        block_bytes=recomputed + _temporary_bytes(a, workload) * tokens,
+        block_bytes=block_bytes,
+        block_gradient_bytes=block_bytes - _gradient_bytes(a, workload) * tokens,
         pass_bytes=passing_bytes,
         block_pass_bytes=max(passing_bytes, scores_pass_bytes(a, workload) * tokens),
         loss_pass_bytes=max(loss_pass_bytes(a, workload, tokens), again_bytes),

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from zerowiz.core.memory.buffers import Buffers
+from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.workload import Head, Method, Workload
 
@@ -41,6 +42,8 @@ class Layout(NamedTuple):
     """Whose slices autograd keeps from forward to backward, released or not."""
     small: int = 0
     """Elements below the threshold, which are gathered once and stay."""
+    whole: Module = ()
+    """What the model itself has, besides its modules: whole from its first module to the last."""
 
     def __hash__(self) -> int:
         """By identity: replays are looked up by it, and a large model has thousands of modules."""
@@ -115,11 +118,14 @@ def _through(modules: Iterable[Module], place: int) -> list[_Visit]:
 def _visits(layout: Layout, *, checkpointing: int) -> list[_Visit]:
     """One micro-step; hooks of DeepSpeed fire for modules without parameters too."""
     count = len(layout.blocks)
-    visits = _through(((), (), *layout.first, ()), 0)
+    model = layout.whole
+    visits = [_Visit(begins=True, module=model, place=0)]
+    visits += _through(((), *layout.first, ()), 0)
     for place, block in enumerate(layout.blocks):
         visits += _through(block, place)
     visits += _through(layout.last, count)
-    visits += _through(((), *reversed(layout.last), ()), count + 1)
+    visits.append(_Visit(begins=True, module=model, place=count + 1))
+    visits += _through((*reversed(layout.last), ()), count + 1)
     for place, block in enumerate(reversed(layout.blocks), start=count + 1):
         visits += _through(((),), place)
         if checkpointing and (2 * count - place) % checkpointing == 0:
@@ -188,7 +194,7 @@ class _Coordinator:
         self._handles: dict[int, _Handle] = {}
         self._next, self._step = 0, 0
         self.parameters = self.copies = self.alone = 0
-        self._kept = layout.kept
+        self._kept, self._of_model = layout.kept, layout.whole
         self._left: set[int] = set()
         self.held = layout.small
 
@@ -267,7 +273,9 @@ class _Coordinator:
             if not forward and number in self._left:
                 self._left.remove(number)
                 self.held -= self._sizes[number]
-            if number not in self._whole or number in self._handles:
+            is_gone = number not in self._whole or number in self._handles
+            # __release_param: the model runs as long as its modules, and its ids have no gradient.
+            if is_gone or number in self._of_model:
                 continue
             if known and (self._asked_until[number] > self._step or self._is_near(number)):
                 continue
@@ -340,7 +348,7 @@ _NORMED = ("q_proj", "k_proj")
 # The settings that a layout depends on.
 _SHAPING = (
     *("precision", "method", "lora_rank", "lora_target_modules", "gradient_checkpointing"),
-    *("every_n_layers", "trainer"),
+    *("every_n_layers", "trainer", "loss"),
 )
 # Modules whose parameters are none, or too small to be released.
 _BLOCK = _NORM = _ATTENTION = _MLP = _ACTIVATION = ()
@@ -473,13 +481,18 @@ def _lay_out(model: Model, workload: Workload, threshold: int) -> Layout:
     ]
     last = [build.module(*group) for group in _modules(ends[before:])]
     tied = a.tied_embeddings and workload.trainer.row.head is not Head.VALUE
-    head = [first[0]] if tied and first else []
+    last += [first[0]] if tied and first else []
+    # liger_kernel/transformers/model/llama.py, lce_forward, reads the head's weight without the
+    # head: parameter_offload.py, ZeROOrderedDict, makes it one of the model's own.
+    fused = LOSS_ROWS[workload.loss].has_liger and workload.trainer.row.head is Head.LOSS
+    whole = last.pop() if fused and last else ()
     return Layout(
         sizes=tuple(build.sizes),
         first=tuple(first),
         blocks=tuple(blocks),
-        last=(*last, *head),
+        last=tuple(last),
         mixtures=frozenset(build.mixtures),
         kept=frozenset(build.kept),
         small=build.small,
+        whole=whole,
     )

@@ -137,6 +137,15 @@ class RankSizes(Struct, frozen=True, kw_only=True):
         return self.workload.accumulation_steps > 1
 
     @property
+    def reduced_bytes(self) -> int:
+        """Of one element of a gradient on its way to the other ranks.
+
+        runtime/engine.py, 2182: in fp32 where ranks share sequences, unless the config says
+        `seq_parallel_communication_data_type`.
+        """
+        return FP32_BYTES if self.workload.sequence_parallel > 1 else self.weight_bytes
+
+    @property
     def own_head(self) -> int:
         """Elements of a head that is a tensor of its own: its gradient is the first of backward.
 

@@ -187,6 +187,14 @@ def _blocks_at(r: RankSizes, reduction: Reduction) -> Moment:
     return (Allocation(AllocationKind.EMBEDDING_GRADIENT, size_bytes, "w V h"),)
 
 
+def _in_fp32(r: RankSizes) -> Moment:
+    """What is reduced, once more: ranks that share sequences reduce in fp32 (allreduce_bucket)."""
+    if r.reduced_bytes == r.weight_bytes:
+        return ()
+    reduced = r.cut.appearing.alone or min(r.buffers.reduce_bucket_size, r.trainable)
+    return (Allocation(AllocationKind.FLATTENING_COPY, r.reduced_bytes * reduced, "4 min(b, N)"),)
+
+
 def _alone(r: RankSizes, reduction: Reduction, carried: Callable[[int], Moment]) -> Moment:
     """A gradient outside the bucket, unless it is among those of the micro-steps before."""
     if AllocationKind.GRADIENTS in {allocation.kind for allocation in carried(0)}:
@@ -215,10 +223,10 @@ def _reduced_in_backward(
     yield (*carried(0), *opening(r))
     yield (*carried(0), bucket, *first_block(r))
     if appearing.alone and appearing.blocks_kept > 0:
-        both = (bucket, shares, *_alone(r, appearing, carried))
+        both = (bucket, shares, *_alone(r, appearing, carried), *_in_fp32(r))
         blocks = min(appearing.blocks_kept, r.layers)
         yield (*carried(appearing.moved), *both, *kept_blocks(r, blocks))
-    yield (*kept, shares, *_blocks_at(r, appearing))
+    yield (*kept, shares, *_in_fp32(r), *_blocks_at(r, appearing))
     for reduction, copy in _copies(r):
         moment = (bucket, copy, *_held(r, reduction), *_blocks_at(r, reduction))
         yield (*carried(reduction.moved), *moment)
@@ -236,7 +244,8 @@ def _reduced_after_backward(
     yield (*lasting, *(carried or kept), *first_block(r))
     yield (*lasting, full, bucket, *one_block(r))
     yield (*lasting, full, bucket, *_tied_gradients(r))
-    yield (*lasting, _gradients(r, appearing.moved), bucket, share_gradients(r))
+    moved = _gradients(r, appearing.moved)
+    yield (*lasting, moved, bucket, share_gradients(r), *_in_fp32(r))
     for reduction, copy in _copies(r):
         moment = (bucket, copy, *_held(r, reduction))
         yield (*lasting, _gradients(r, reduction.moved), *moment)

@@ -35,6 +35,7 @@ from zerowiz.core.memory.rank_sizes import (
     weights,
 )
 from zerowiz.core.strategy_types import Offload
+from zerowiz.core.structs import replace
 from zerowiz.core.workload import FP32_BYTES
 from zerowiz.translation import N_
 
@@ -58,7 +59,7 @@ def _buffers(r: RankSizes) -> Moment:
     # A bucket for each format in which gradients are reduced; under torch_autocast that of the
     # linear layers is its 16 bits (j3-007).
     halved = r.workload.torch_autocast
-    reduced_bytes = r.weight_bytes + (halved.size_bytes if halved else 0)
+    reduced_bytes = r.reduced_bytes + (halved.size_bytes if halved else 0)
     bucket_bytes = reduced_bytes * r.buffers.reduce_bucket_size
     return (
         Allocation(AllocationKind.GRADIENTS_SHARDED, gradients_bytes, "w P"),
@@ -308,8 +309,10 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
     head_bytes = r.weight_bytes * r.own_head
     head_alone = Allocation(AllocationKind.HEAD_GRADIENT, head_bytes, "w V h")
     alone = (head_alone, *_slice(r, r.own_head)) if is_head_alone else ()
-    # coalesced_collectives.py, reduce_scatter_coalesced: the bucket's content once more.
-    flush_bytes = r.weight_bytes * _first_bucket(r)
+    # coalesced_collectives.py, reduce_scatter_coalesced: the bucket's content once more. stage3.py,
+    # __avg_scatter_grads: this rank's part of it in w.
+    cast_bytes = 0 if r.reduced_bytes == r.weight_bytes else r.weight_bytes
+    flush_bytes = r.reduced_bytes * _first_bucket(r) + cast_bytes * _first_bucket(r) // r.ranks
     flush = Allocation(AllocationKind.REDUCE_SCATTER_COPY, flush_bytes, "w min(N, b)")
     one_bytes = r.weight_bytes * r.embedding
     one_gradient = Allocation(AllocationKind.EMBEDDING_GRADIENT, one_bytes, "w V h")
@@ -326,7 +329,10 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
     # A tensor that is larger than the bucket goes alone, and is not copied (f3-025).
     is_alone = r.block_largest > r.buffers.reduce_bucket_size
     copied = () if is_alone else (flush,)
-    reducing = (head_gradient(r), *one_block(r), *copied, *early_slice)
+    run = r.activations
+    at_gradient = replace(run, block_bytes=run.block_gradient_bytes or run.block_bytes)
+    in_block = one_block(replace(r, activations=at_gradient))
+    reducing = (head_gradient(r), *in_block, *copied, *early_slice)
     return (
         (*running, *_gathered_with_the_loss(r), *opening(r)),
         (*running, *_gathered_with_the_loss(r), *kept_blocks(r, r.layers), *alone),

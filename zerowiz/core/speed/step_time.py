@@ -89,7 +89,10 @@ def wire_bytes_per_step(r: RankSizes) -> int:
     gathered_bytes = 0
     if passes.gathers_weights:
         gathered_bytes = micro_steps * (whole_bytes(r) + regathered_bytes(r))
-    ring_bytes = times * r.weight_bytes * r.trainable + gathered_bytes
+    # The weights that a rank of stage 1 or 2 stepped go around once; all else is gradients.
+    stepped = 1 if r.strategy.cuts_shares else 0
+    size_bytes = (times - stepped) * r.reduced_bytes + stepped * r.weight_bytes
+    ring_bytes = size_bytes * r.trainable + gathered_bytes
     exchanged_bytes = int(micro_steps * _passes(r) * r.exchanged_bytes)
     # Patarasuk and Yuan 2009, section 3: all but the rank's own share.
     return ring_bytes * (r.ranks - 1) // r.ranks + exchanged_bytes
@@ -725,6 +728,9 @@ def _bucket_seconds(r: RankSizes, rates: GpuRates, costs: Costs) -> float:
     else:
         copied = r.trainable * (3 if r.strategy.shards_weights else 4) + r.share
     moved_bytes = 2 * r.weight_bytes * copied
+    if r.reduced_bytes != r.weight_bytes:
+        # stage_1_and_2.py, allreduce_bucket: cast there and back.
+        moved_bytes += 2 * (r.reduced_bytes + r.weight_bytes) * r.trainable
     return moved_bytes / memory_rate_on(costs, rates)
 
 
@@ -734,6 +740,7 @@ def _communication(
     ring = find_ring(machine, rates, costs)
     others = (r.ranks - 1) / r.ranks
     gradient_bytes = others * r.weight_bytes * r.trainable
+    reduced_bytes = others * r.reduced_bytes * r.trainable
     bucket = max(1, r.buffers.reduce_bucket_size)
     buckets = -(-r.trainable // bucket) if others else 0
     # The last gradient is that of the embedding, and buckets are half full as backward ends.
@@ -745,7 +752,7 @@ def _communication(
             gathered_first=0.0,
             gathered=0.0,
             gathered_again=0.0,
-            reduced=ring.queued(2 * gradient_bytes, buckets),
+            reduced=ring.queued(2 * reduced_bytes, buckets),
             fetched=0.0,
             stored=stepping.stored,
             updated=updated,
@@ -764,7 +771,7 @@ def _communication(
         gathered_first=gathered + ring.seconds(stale_bytes, 0) - near.seconds(stale_bytes, 0),
         gathered=gathered,
         gathered_again=near.seconds(others * again_bytes, modules * again_bytes / weights_bytes),
-        reduced=ring.queued(gradient_bytes, buckets),
+        reduced=ring.queued(reduced_bytes, buckets),
         fetched=stepping.fetched if moves_weights else 0.0,
         stored=stepping.stored,
         updated=0.0,
