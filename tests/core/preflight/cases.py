@@ -52,6 +52,8 @@ from zerowiz.core.script.facts import (
     ScriptFacts,
     StageCall,
     StageKind,
+    TrainerFacts,
+    TrainerUse,
     ValueSource,
     WeightSave,
 )
@@ -419,9 +421,13 @@ def lightning(machine: Machine = H200, devices: int | str = 4, **config: object)
 
 
 def sharing_sequences(
-    data: int = 2, *, names_positions: bool = True, packing: bool = False
+    data: int = 2,
+    *,
+    names_positions: bool = True,
+    packing: bool = False,
+    trainer: str = "Trainer",
 ) -> PreflightInput:
-    """A script with the Trainer, of which two GPUs share each sequence."""
+    """A script with a trainer, of which two GPUs share each sequence."""
     asked = ValueSource(
         value=data, line=7, code=f"ParallelismConfig(dp_shard_size={data})", keyword="dp_shard_size"
     )
@@ -430,6 +436,7 @@ def sharing_sequences(
         convention=Convention.HF_PARSER,
         integration=Integration.HF,
         names_positions=names_positions,
+        trainer=TrainerFacts(uses=(TrainerUse(name=trainer, line=9, code=trainer),)),
         sources={"data_parallel": asked},
     )
     attention = Attention.FLASH if packing else Attention.SDPA
