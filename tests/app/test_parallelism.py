@@ -282,15 +282,50 @@ def test_a_plain_loop_cannot_be_told_to(here: Run, folder: Path) -> None:
 AUTO = ("--sequence-parallel", "auto", "--gradient-checkpointing", "--loss", "liger")
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [("32768", 1), ("262144", 4)])
-def test_as_few_gpus_share_as_let_the_job_fit(here: Run, tokens: str, expected: int) -> None:
-    said = ("--machine", "8xH100", "--model", "llama-3.1-8b", "--seq-len", tokens)
-    planned = json.loads(here("plan", "--json", *said, *AUTO).stdout)
+EIGHT_H100 = ("--machine", "8xH100", "--model", "llama-3.1-8b")
+FOUR_H100 = ("--machine", "4xH100", "--model", "Qwen/Qwen3-4B")
+
+
+@pytest.mark.parametrize(
+    ("job", "tokens", "expected"),
+    [
+        (EIGHT_H100, "32768", 1),
+        # Alone it fits with ZeRO-3, and is tight.
+        (EIGHT_H100, "131072", 2),
+        (EIGHT_H100, "262144", 4),
+        (FOUR_H100, "262144", 2),
+    ],
+)
+def test_as_few_gpus_share_as_let_the_job_fit(
+    here: Run, job: tuple[str, ...], tokens: str, expected: int
+) -> None:
+    planned = json.loads(here("plan", "--json", *job, "--seq-len", tokens, *AUTO).stdout)
     assert (expected, expected) == (
         planned["workload"]["sequence_parallel"],
         planned["workload"]["accumulation_steps"],
     )
     assert planned["chosen"] is not None
+
+
+def test_sharing_is_no_answer_where_the_states_do_not_fit(here: Run) -> None:
+    """Llama-3.1-70B: its states are 131 GiB on each of 8 H200, of 139.8."""
+    said = ("--machine", "8xH200", "--model", "llama-3.1-70b", "--seq-len", "32768")
+    leanest = ("--gradient-checkpointing", "--loss", "liger")
+    planned = json.loads(here("plan", "--json", *said, *leanest).stdout)
+    assert "is_the_sequence" not in [step["question"] for step in planned["flowchart"]]
+    offered = [option for remedy in planned["remedies"] for option in remedy["change"]]
+    assert "--method" in offered
+    assert "--sequence-parallel" not in offered
+
+
+def test_a_global_batch_below_the_gpus_wants_them_to_share(here: Run) -> None:
+    said = (*EIGHT_H100, "--seq-len", "4096", "--global-batch", "4")
+    refused = here("plan", *said)
+    assert (2, True) == (refused.code, "`--sequence-parallel 2`" in refused.stderr)
+    planned = json.loads(here("plan", "--json", *said, "--sequence-parallel", "2").stdout)
+    assert 1 == planned["workload"]["accumulation_steps"]
+    typed = here("plan", *EIGHT_H100, "--seq-len", "262144", *AUTO).stdout
+    assert typed.rstrip().endswith("--sequence-parallel auto")
 
 
 def test_auto_settles_the_words_of_a_script(here: Run, folder: Path) -> None:

@@ -203,7 +203,7 @@ class RemedyFinder:
             return by_size if is_size else script.settings.is_open(name, value)
         if name not in SETTINGS:
             return True
-        if name == "sequence_parallel" and not script.facts.names_positions:
+        if name == "sequence_parallel" and not script.facts.gives_positions:
             return False
         if isinstance(value, Loss) and not self._has(LOSS_ROWS[value].package):
             return False

@@ -250,9 +250,10 @@ def as_words(options: Options) -> list[str]:
     """The options as one would type them; only what differs from the defaults."""
     words: list[str] = []
     for row, value in said(options):
-        words += (
-            [row.on] if value is True else [row.off] if value is False else [row.on, str(value)]
-        )
+        if isinstance(value, bool):
+            words.append(row.on if value else row.off)
+        else:
+            words += [row.on, "auto" if row.has_auto and value == 0 else str(value)]
     return words
 
 

@@ -143,6 +143,9 @@ def divide_batch(global_batch: int, unit: int, words: str, *hints: str) -> int:
         if len(nearest) == 1
         else f"use one of the nearest multiples: {' or '.join(nearest)}"
     )
+    # Ranks that share sequences are one: a batch below their number is possible only so.
+    if not (hints or times or unit % global_batch):
+        hints = (f"or let GPUs share sequences: `$sequence_parallel {unit // global_batch}`",)
     raise UsageError(
         f"`$global_batch {global_batch}` is not a multiple of {words}",
         use,

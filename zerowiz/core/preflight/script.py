@@ -267,10 +267,8 @@ def _shared_sequences(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
             f"{data.source} says {data.value}, but {replicas} groups of GPUs share data",
             data.change_to(replicas),
         )
-    # deepspeed 0.19.8, ulysses_sp.py, UlyssesSPDataLoaderAdapter.refill: a ValueError. trl 1.16,
-    # sft_trainer.py, __init__: its collator gives them to ranks that share sequences.
-    by_trl = any(use.name == "SFTTrainer" for use in facts.trainer.uses)
-    if not (facts.names_positions or step.packing or by_trl):
+    # deepspeed 0.19.8, ulysses_sp.py, UlyssesSPDataLoaderAdapter.refill: a ValueError.
+    if not facts.gives_positions and not step.packing:
         yield found(
             SHARED_SEQUENCES,
             f"{facts.text_path} has no `position_ids`, which each batch needs where GPUs share"

@@ -319,6 +319,15 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         return replace(self, sources=kept | seen)
 
     @property
+    def gives_positions(self) -> bool:
+        """Whether its batches may have the `position_ids` that ranks need to share sequences.
+
+        trl 1.16, sft_trainer.py, __init__: its collator gives them to such ranks.
+        """
+        by_trl = any(use.name == "SFTTrainer" for use in self.trainer.uses)
+        return by_trl or self.names_positions
+
+    @property
     def target(self) -> str:
         """What it is started by: its path, or its name as a module."""
         return self.module or self.path
