@@ -53,6 +53,7 @@ _STEP = {
     "vllm_memory_fraction": ("number?", "The part of each GPU that vLLM takes."),
     "vllm_sleeps": ("bool?", "Whether vLLM frees its memory during training."),
     "eval_batch": ("int", "Sequences that a rank evaluates at once; 0: it does not evaluate."),
+    "sequence_parallel": ("int", "GPUs of a node that share each sequence; 1: none do."),
 }
 _LINE = {
     "part": ("str", "What is held."),
@@ -111,7 +112,7 @@ PLAN: Parts = {
         "accounting": ("str", "`real`, or `textbook` for the rule of thumb."),
     },
     "Answer": {
-        "question": ("str", "The question's name."),
+        "question": ("str", "The question's name: `fits_one_gpu`, `is_the_sequence` ..."),
         "answer": ("bool", "Whether the answer is yes."),
         "strategy": ("str?", "The strategy that the question is about."),
         "need_bytes": ("int?", "What that strategy takes of a GPU."),
@@ -168,7 +169,7 @@ PLAN: Parts = {
         "calibrated": ("bool", "Whether steps measured on this machine scale it."),
     },
     "Term": {
-        "part": ("str", "What the time is for."),
+        "part": ("str", "What the time is for: `matrix_products`, `exchange` ..."),
         "seconds": ("number", "What it adds to the step."),
         "formula": ("str", "How it is worked out."),
     },
