@@ -225,13 +225,15 @@ def test_a_settings_file_gets_what_was_chosen_in_its_copy(here: Run, trainer: Pa
 def test_another_strategy_that_is_clearly_faster_is_named(here: Run) -> None:
     machine = ("--machine", "4xH100", "--model", "7b", "--global-batch", "64")
     words = ("train.py", "--seq_len", "2048", "--bf16", "True")
-    result = here("plan", "--json", *machine, *words)
-    named = re.search(r"note: (\S+) is predicted to be (.*) faster than (\S+): ", result.stderr)
+    shown = here("plan", *machine, *words).stdout
+    named = re.search(
+        r"^(\S+): [^;]*;\s+(\S+) is (.*) faster with less\s+room: ", shown, re.MULTILINE | re.DOTALL
+    )
     assert named is not None
-    assert named[3] == chosen_words(result)
-    fastest = here("plan", "--json", *machine, "--objective", "fastest", *words)
-    assert named[1] == chosen_words(fastest)
-    assert "is predicted to be" not in fastest.stderr
+    assert named[1] == chosen_words(here("plan", "--json", *machine, *words))
+    by_time = (*machine, "--objective", "fastest", *words)
+    assert named[2] == chosen_words(here("plan", "--json", *by_time))
+    assert "with less room" not in here("plan", *by_time).stdout
 
 
 def test_an_option_without_a_default_is_filled_where_a_global_batch_is_said(

@@ -169,10 +169,3 @@ def test_where_the_script_has_no_batch_of_its_own_any_can_be_said() -> None:
     assert (
         "micro-batch 8 x 1 micro-step, 2.0 times faster than 1 x 8; `$micro_batch N` sets your own"
     ) == said
-
-
-def test_a_faster_strategy_is_named_with_the_option() -> None:
-    faster = candidate(split(4, 2), 1.0, of=ON_ZERO1)
-    assert (
-        "ZeRO-1 is predicted to be 1.6 times faster than ZeRO-2: `$objective fastest` chooses by time"
-    ) == choice.clearly_faster(faster, candidate(OWN, 1.6))

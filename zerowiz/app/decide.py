@@ -486,8 +486,6 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
             can_keep = kept.chosen is not None
         by_script = settings_of(plan.script).micro_batch is not None
         yield choice.chosen_step(before, searched.choice, by_script=by_script, can_keep=can_keep)
-    if searched.clearly_faster is not None:
-        yield choice.clearly_faster(searched.clearly_faster, searched.choice)
 
 
 def note_basis(plan: Plan, reporter: Reporter, beside: Plan | None = None) -> None:

@@ -201,10 +201,10 @@ def _show_plan(
     # What is assumed stands on the screen itself; what was found in the script comes last.
     found = reporter.withdraw()
     note_basis(plan, reporter, plan if reporter.holds else None)
-    note_choices(plan, reporter)
     note_emulation(plan, reporter)
     for text in found:
         reporter.note(text)
+    note_choices(plan, reporter)
     largest = result.limits() if shown.limits else None
     origins = None
     if shown.with_origins:

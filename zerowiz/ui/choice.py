@@ -50,18 +50,6 @@ def chosen_step(
     return _("{what}, {why}; `{options}` keeps yours", what=what, why=why, options=words)
 
 
-def clearly_faster(faster: Candidate, choice: Candidate) -> str:
-    """That another strategy is, and how to have it."""
-    other, usual = _(faster.strategy.words), _(choice.strategy.words)
-    return _(
-        "{other} is predicted to be {times} faster than {own}: `$objective fastest` "
-        "chooses by time",
-        other=other,
-        times=times_faster(choice.seconds or 0, faster.seconds or 1),
-        own=usual,
-    )
-
-
 def _is_split(step: Workload, before: Workload) -> bool:
     return step.micro_batch != before.micro_batch
 

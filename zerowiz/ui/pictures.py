@@ -132,7 +132,7 @@ def _short_answers(decision: Decision) -> Iterator[Line]:
         colour = ANSWER_COLOURS[answer]
         *_inside, named = sentences.short_links(decision.job.machine)
         if step.answer.question is FlowchartQuestion.IS_THE_SEQUENCE:
-            named = _("sequence")
+            named = _("sequence too long")
         elif about is not None:
             size = decimal_gb if by_rule else bare_gib
             named = f"{_(about.strategy.short_words)} {size(about.device_bytes)}"
@@ -447,7 +447,7 @@ def strategy_lines(
         _("needs"),
         _("free"),
         rate_unit(times) if is_timed else "",
-        _("of all GPUs") if is_timed and job.machine.world_size > 1 else "",
+        _("(all GPUs)") if is_timed and job.machine.world_size > 1 else "",
     )
     rows = [_strategy_cells(decision, group, is_timed=is_timed) for group in groups]
     named = [tuple((words, Colour.DIM) for words in heading), *rows]
@@ -459,7 +459,7 @@ def strategy_lines(
         room = job.gpu_budget_bytes or 0, ("·", Colour.DIM)
         signs = [("■", verdict_colour(group[0])) for group in groups]
         bars = [scale.bar((piece, room)) for piece in zip(totals, signs, strict=True)]
-        blank: Line = ((" " * (cells + 1), None),)
+        blank: Line = ((_("per GPU, predicted").ljust(cells + 1), Colour.DIM),)
         lines = [
             (*line[:2], ("  ", None), *bar, *line[2:])
             for line, bar in zip(lines, [blank, *bars], strict=True)
@@ -491,10 +491,9 @@ def _strategy_cells(
         rate = rate_of(best.step_time)
     verdict = sentences.verdict(best)
     if len(group) > 1:
-        name = _("offload ({count})", count=len(group))
+        name = _("{count} offloads", count=len(group))
         needs = _least_to_most(e.device_bytes for e in group)
-        if min(e.headroom_bytes or 0 for e in group) > 0:
-            free = _least_to_most(e.headroom_bytes for e in group)
+        free = _least_to_most(e.headroom_bytes for e in group)
         times = [e.step_time for e in group if e.step_time is not None]
         if rate not in {"", "-"} and times:
             rate = f"<{rate_of(min(times, key=lambda time: time.expected_seconds))}"
@@ -523,7 +522,8 @@ def _least_to_most(sizes: Iterable[int | None]) -> str:
     """Whole GiB, as a range: `34-49`; one size where they round to the same."""
     known = sorted(size for size in sizes if size is not None)
     ends = [f"{size / 2**30:.0f}" for size in (*known[:1], *known[-1:])]
-    return "-".join(ends) if len({*ends}) > 1 else bare_gib(known[-1] if known else None)
+    between = _(" to ") if ends[0].startswith("-") else "-"
+    return between.join(ends) if len({*ends}) > 1 else bare_gib(known[-1] if known else None)
 
 
 def verdict_colour(evaluated: StrategyEstimate) -> Colour:

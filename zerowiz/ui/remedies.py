@@ -72,7 +72,7 @@ def _strategy(remedy: Remedy) -> Strategy:
 _COSTS: Mapping[tuple[str, str | None], str] = {
     ("optimizer_state_dtype", None): _("fewer digits"),
     ("precision", None): _("fewer digits"),
-    ("sequence_tokens", None): _("cuts sequences"),
+    ("sequence_tokens", None): _("shorter sequences"),
     ("method", "lora"): _("trains adapters only"),
     ("method", "qlora"): _("trains adapters only, on 4-bit weights"),
     **{("loss", loss.value): _(row.needs) for loss, row in LOSS_ROWS.items() if row.needs},
@@ -150,7 +150,8 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
         )
         for remedy in remedies
     ]
-    heading = _("strategy"), _("needs"), rate_unit(remedy.step_time for remedy in remedies)
+    rate = _("{unit} (all GPUs)", unit=rate_unit(remedy.step_time for remedy in remedies))
+    heading = _("strategy"), _("needs"), rate
     # An option that is longer has a line of its own, above its row.
     widths = [max(map(cells, column)) + 2 for column in zip(heading, *led, strict=True)]
     room = columns - sum(widths)

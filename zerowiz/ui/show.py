@@ -42,6 +42,7 @@ from zerowiz.ui.text import (
     seconds,
     show_rows,
     small,
+    times_faster,
     whole_gib,
 )
 
@@ -202,24 +203,32 @@ def _say_answers(decision: Decision, stream: TextIO) -> None:
 
 
 def _why(decision: Decision) -> str:
-    return "; ".join([*sentences.reasons(decision), *_too_little_faster(decision)])
+    return "; ".join([*sentences.reasons(decision), *_faster(decision)])
 
 
-def _too_little_faster(decision: Decision) -> Iterator[str]:
-    """What of the fitting ones is faster in the table, and not by enough to be taken."""
+def _faster(decision: Decision) -> Iterator[str]:
+    """What of the fitting ones is faster, and how to have it, or why it does not count."""
+    own = None if decision.chosen is None else decision.chosen.step_time
+    if own and (other := decision.faster) is not None and other.step_time is not None:
+        yield _(
+            "{name} is {times} faster with less room: `$objective fastest` takes it",
+            name=_(other.strategy.short_words),
+            times=times_faster(own.expected_seconds, other.step_time.expected_seconds),
+        )
+        return
     timed = {
         e.step_time.expected_seconds: e
         for e in decision.allowed
         if e.verdict is Verdict.FITS and e.step_time is not None
     }
-    own = None if decision.chosen is None else decision.chosen.step_time
     least = min(timed, default=0.0)
     gain = own.expected_seconds / least - 1 if own and least else 0.0
     if 0 < gain < CLEARLY_FRACTION and not decision.constraints.pinned:
         yield _(
-            "{name} is only {percent:.0f} % faster",
+            "{name} is {percent:.0f} % faster, and {worth:.0f} % would count",
             name=_(timed[least].strategy.short_words),
             percent=max(1, 100 * gain),
+            worth=100 * CLEARLY_FRACTION,
         )
 
 
@@ -290,15 +299,17 @@ def plan(
     _say(decision, stream, *([both] if fits else [machine, model]), hang=_HANG)
     answers(decision, stream, learning)
     clauses = [_assumed(job, clause) for clause in assumed]
-    if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
-        least = whole_gib(min(offloads))
-        clauses.append(_("host unknown (`$host_memory {least}`)", least=least))
+    lines = []
     if clauses:
         what = _("assumed")
         if script is not None:
-            what = _("assumed (not in {script})", script=script)
-        words = _("{what}: {clauses}", what=what, clauses=", ".join(clauses))
-        _say(decision, stream, words, hang=_HANG, marks={r"(?s).+": Colour.DIM})
+            what = _("assumed, as {script} does not say", script=script)
+        lines.append(_("{what}: {clauses}", what=what, clauses=", ".join(clauses)))
+    if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
+        least = whole_gib(min(offloads))
+        words = _("host memory unknown: offload needs {least} (then `$host_memory {least}`)")
+        lines.append(words.format(least=least))
+    _say(decision, stream, *lines, hang=_HANG, marks={r"(?s).+": Colour.DIM})
 
 
 def _assumed(job: Job, clause: str) -> str:
@@ -384,7 +395,11 @@ def next_command(words: Sequence[str], stream: TextIO, host_memory: object = Non
         stream: Where to.
         host_memory: What it states of each node, which nobody has checked; None where nothing is.
     """
-    label = _("next (starts the job)") if "launch" in words[:2] else _("next (writes the config)")
+    label = (
+        _("next (starts the job)")
+        if "launch" in words[:2]
+        else _("next (writes a config, starts no job)")
+    )
     if host_memory is not None:
         label = _("next, if each node has {amount} free", amount=host_memory)
     _commands({label: words}, stream)

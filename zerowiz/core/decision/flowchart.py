@@ -127,6 +127,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     chosen: StrategyEstimate | None
     beaten: StrategyEstimate | None = None
     """Where the flowchart led before its last question found a better one."""
+    faster: StrategyEstimate | None = None
+    """Another one whose fastest step surely fits and is clearly faster, if with less room."""
 
     @property
     def allowed(self) -> tuple[StrategyEstimate, ...]:

@@ -453,13 +453,15 @@ def search(
         decision = _taken(decision, best, _reason(objective, best, sure))
     has_rivals = best is None and constraints.free
     faster = take_fastest(candidates) if has_rivals else None
+    if not _is_clearly_faster(faster, choice):
+        faster = None
     return Search(
         objective=Objective.FLOWCHART if best is None else objective,
-        decision=decision,
+        decision=replace(decision, faster=None if faster is None else faster.evaluated),
         choice=choice,
         candidates=sure,
         count=covered.count,
-        clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
+        clearly_faster=faster,
     )
 
 

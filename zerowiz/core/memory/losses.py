@@ -113,7 +113,7 @@ LOSS_ROWS: Mapping[Loss, LossRow] = {
         holds=_liger,
         has_liger=True,
         package="liger_kernel",
-        needs=N_("needs liger-kernel"),
+        needs=N_("first `pip install liger-kernel`"),
         edit=N_("let liger-kernel compute the loss"),
     ),
     Loss.CHUNKED: LossRow(
