@@ -459,7 +459,9 @@ def strategy_lines(
         room = job.gpu_budget_bytes or 0, ("·", Colour.DIM)
         signs = [("■", verdict_colour(group[0])) for group in groups]
         bars = [scale.bar((piece, room)) for piece in zip(totals, signs, strict=True)]
-        blank: Line = ((_("per GPU, predicted").ljust(cells + 1), Colour.DIM),)
+        counted = _("per GPU, predicted")
+        counted = "" if cells_of(counted) > cells else counted
+        blank: Line = ((counted + " " * (cells + 1 - cells_of(counted)), Colour.DIM),)
         lines = [
             (*line[:2], ("  ", None), *bar, *line[2:])
             for line, bar in zip(lines, [blank, *bars], strict=True)

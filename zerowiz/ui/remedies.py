@@ -150,8 +150,7 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
         )
         for remedy in remedies
     ]
-    rate = _("{unit} (all GPUs)", unit=rate_unit(remedy.step_time for remedy in remedies))
-    heading = _("strategy"), _("needs"), rate
+    heading = _("strategy"), _("needs"), rate_unit(remedy.step_time for remedy in remedies)
     # An option that is longer has a line of its own, above its row.
     widths = [max(map(cells, column)) + 2 for column in zip(heading, *led, strict=True)]
     room = columns - sum(widths)
@@ -162,7 +161,9 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
         for word, others in rows
     ]
     (first, *lines), _kept = aligned(named, {0, 1}, columns)
-    drawn: list[Line] = [tuple((words, Colour.DIM) for words, _ in first)]
+    scope = (f"  {_('(all GPUs)')}", None)
+    titles = (*first, scope) if length((*first, scope)) <= columns else first
+    drawn: list[Line] = [tuple((words, Colour.DIM) for words, _ in titles)]
     for place, (remedy, word, line) in enumerate(zip(remedies, words, lines, strict=True)):
         above = fold(word, stream, hang=4).split("\n") if cells(word) > room else []
         block = [*(((part, None),) for part in above), *_block(remedy, line, columns)]

@@ -309,7 +309,8 @@ def plan(
         least = whole_gib(min(offloads))
         words = _("host memory unknown: offload needs {least} (then `$host_memory {least}`)")
         lines.append(words.format(least=least))
-    _say(decision, stream, *lines, hang=_HANG, marks={r"(?s).+": Colour.DIM})
+    words = "; ".join(lines)
+    _say(decision, stream, *([words] if words else []), hang=_HANG, marks={r"(?s).+": Colour.DIM})
 
 
 def _assumed(job: Job, clause: str) -> str:
@@ -396,9 +397,7 @@ def next_command(words: Sequence[str], stream: TextIO, host_memory: object = Non
         host_memory: What it states of each node, which nobody has checked; None where nothing is.
     """
     label = (
-        _("next (starts the job)")
-        if "launch" in words[:2]
-        else _("next (writes a config, starts no job)")
+        _("next (starts the job)") if "launch" in words[:2] else _("next (only writes the config)")
     )
     if host_memory is not None:
         label = _("next, if each node has {amount} free", amount=host_memory)
