@@ -104,12 +104,14 @@ def test_what_takes_other_gpus_than_are_here_is_no_edit_of_the_script(
     person = Counting(remedy="stop")
     options = Options(model="30b", sequence_tokens=1024, stage="2", micro_batch=4)
     assert converse(person, options) is None
-    others, edits = (
-        [words in line for line in person.told].index(True)
-        for words in ("as this machine cannot change", "you have to edit your script")
+    heading = person.told.index("Not in the menu below, as it changes your script or this machine:")
+    on_others, of_script = (
+        next(i for i, line in enumerate(person.told) if line.startswith(f"`--{name} "))
+        for name in ("machine", "method")
     )
-    on_others = [i for i, line in enumerate(person.told) if line.startswith("`--machine ")]
-    assert others < min(on_others) <= max(on_others) < edits
+    assert heading < on_others < of_script
+    assert "; first wrap the model with peft" in person.told[of_script]
+    assert "first" not in person.told[on_others]
 
 
 # How many questions a conversation has, over all that can be open when it starts.

@@ -855,7 +855,7 @@ def test_the_wizard_keeps_it_and_starts_from_the_scripts_own(
 ) -> None:
     (folder / "train.py").write_text(text)
     person = terminal("init", *ON_GPUS, "--precision", "bf16", "train.py")
-    kept = f"Your script keeps its global batch of {whole} sequences: the accumulation follows."
+    kept = f"Your script keeps its global batch ({whole}): the accumulation follows."
     person.talk(
         ("What is your goal?", DOWN * 2 + ENTER),
         (kept, ""),

@@ -459,7 +459,7 @@ def strategy_lines(
         room = job.gpu_budget_bytes or 0, ("·", Colour.DIM)
         signs = [("■", verdict_colour(group[0])) for group in groups]
         bars = [scale.bar((piece, room)) for piece in zip(totals, signs, strict=True)]
-        counted = _("per GPU, predicted")
+        counted = on_device(_("per GPU, predicted"), job.machine)
         counted = "" if cells_of(counted) > cells else counted
         blank: Line = ((counted + " " * (cells + 1 - cells_of(counted)), Colour.DIM),)
         lines = [
