@@ -32,6 +32,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.decision.open_settings import Limit
+from zerowiz.core.machine.names import TAKEN_TO_BE
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
@@ -216,7 +217,7 @@ def _show_plan(
         write_plan(plan, run=run, limits=largest, origins=origins)
     else:
         screen = CountedLines(sys.stdout)
-        _show_page(result, options, shown, largest, screen)
+        _show_page(result, options, shown, largest, screen, reporter.withdraw_guesses())
         screen.show()
         left = most_lines(sys.stdout, _LINES_OF_A_REFUSAL if plan.strategy is None else _LINES)
         left = None if left is None else left - screen.lines
@@ -260,8 +261,9 @@ def _show_page(
     shown: Shown,
     largest: Sequence[Limit] | None,
     stream: TextIO,
+    guessed: Sequence[str],
 ) -> None:
-    """The plan as a person reads it."""
+    """The plan as a person reads it; what names were taken to be is assumed, too."""
     decision, resolved = result.decided.decision, result.decided.resolved
     explained = None if shown.explain is None else _explained(decision, shown.explain)
     if shown.is_verbose:
@@ -269,7 +271,7 @@ def _show_page(
     else:
         learning = sentences.learning_in_short(resolved.learning)
         script = None if resolved.script is None else resolved.script.facts.target
-        show.plan(decision, stream, learning, resolved.assumed, script)
+        show.plan(decision, stream, learning, (*guessed, *resolved.assumed), script)
     # Where nothing is chosen they stand below the error.
     if decision.chosen is not None and result.remedies:
         remedies.table(result.remedies, stream, None if shown.is_verbose else _MOST_REMEDIES)
@@ -329,6 +331,15 @@ class _NotesLast(TerminalReporter):
         """What is held, to be said later."""
         held, self._held = self._held, []
         return held
+
+    def withdraw_guesses(self) -> list[str]:
+        """What names were taken to be, for a screen that says it among what is assumed."""
+        if not self.stream.isatty():
+            return []
+        notes = self.withdraw()
+        self._held = [text for text in notes if TAKEN_TO_BE not in text]
+        clauses = (text.partition(";")[0] for text in notes if TAKEN_TO_BE in text)
+        return [clause.replace(TAKEN_TO_BE, " is ") for clause in dict.fromkeys(clauses)]
 
     def release(self, lines: int | None = None) -> int:
         """Say what is held, in so many lines; how many it took."""

@@ -787,6 +787,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             },
             shown=N_("adapters of rank {value}"),
             assumed=N_("adapters of rank {value}"),
+            assumed_always=True,
             of_adapters=True,
         ),
     ] = 16

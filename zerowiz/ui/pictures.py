@@ -132,7 +132,10 @@ def _short_answers(decision: Decision) -> Iterator[Line]:
         colour = ANSWER_COLOURS[answer]
         *_inside, named = sentences.short_links(decision.job.machine)
         if step.answer.question is FlowchartQuestion.IS_THE_SEQUENCE:
-            named = _("sequence too long")
+            named = _("sequence")
+            answer = _("too long") if step.answer.answer else _("not too long")
+        elif step.answer.question is FlowchartQuestion.FAST_INTERCONNECT:
+            answer = _("fast") if step.answer.answer else _("slow")
         elif about is not None:
             size = decimal_gb if by_rule else bare_gib
             named = f"{_(about.strategy.short_words)} {size(about.device_bytes)}"

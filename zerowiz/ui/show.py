@@ -300,10 +300,11 @@ def plan(
     answers(decision, stream, learning)
     clauses = [_assumed(job, clause) for clause in assumed]
     lines = []
-    if clauses:
+    if clauses or script is not None:
         what = _("assumed")
         if script is not None:
-            what = _("assumed, as {script} does not say", script=script)
+            what = _("assumed ({script} says the rest)", script=script)
+            clauses = clauses or [_("nothing")]
         lines.append(_("{what}: {clauses}", what=what, clauses=", ".join(clauses)))
     if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
         least = whole_gib(min(offloads))

@@ -165,10 +165,12 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
     def lacking_bytes(self) -> int:
         """How much is missing, on the GPU or on the host; 0 when nothing is.
 
-        A host that is unknown has nothing free for what is offloaded.
+        A host that is unknown has nothing free for what is offloaded; where the GPU lacks memory
+        too, that is what is known.
         """
         on_gpu, on_host = self.headroom_bytes, self.host_headroom_bytes
-        unknown_bytes = self.host.running_bytes if self.needs_known_host else 0
+        decides = self.needs_known_host and (on_gpu is None or on_gpu >= 0)
+        unknown_bytes = self.host.running_bytes if decides else 0
         return max(
             0 if self.ran_out is None else 1,
             0 if on_gpu is None else -on_gpu,

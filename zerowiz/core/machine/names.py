@@ -136,6 +136,10 @@ def own_name(model: GpuModel, table: Sequence[GpuModel]) -> str:
     return next(a for a in (*model.aliases, model.name) if match_models(a, table) == (model,))
 
 
+TAKEN_TO_BE = " is taken to be "
+"""In a note on what a name means: its first clause says what is assumed."""
+
+
 def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[str, ...]:
     """What was taken for granted of a name: the board, or the memory too."""
     if not model.source:
@@ -152,7 +156,7 @@ def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[s
     guess = "SXM" if sxm else f"`{model.name}`"
     *most, last = [f"`{other}`" for other in others]
     names = f"{', '.join(most)} or {last}" if most else last
-    return (f"`{name}` is taken to be {guess}; for another one use {names}",)
+    return (f"`{name}`{TAKEN_TO_BE}{guess}; for another one use {names}",)
 
 
 # The table of instances, and which of its rows a name means.
@@ -207,7 +211,7 @@ def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
     if not others:
         return ()
     names = " or ".join(f"`{row.name}`" for row in others)
-    return (f"`{name}` is taken to be `{smallest.name}`; for another one use {names}",)
+    return (f"`{name}`{TAKEN_TO_BE}`{smallest.name}`; for another one use {names}",)
 
 
 # Take apart what people write for a machine: `8xH100`, `4x8xH200`, `2xp5.48xlarge`.

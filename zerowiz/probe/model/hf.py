@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerowiz.core import shell
+from zerowiz.core.machine.names import TAKEN_TO_BE
 from zerowiz.core.model.from_name import (
     KnownModel,
     close_known,
@@ -284,7 +285,7 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
         if isinstance(found, Named):
             return found
         if isinstance(found, KnownModel):
-            return Named(found.name, found.config, f"`{text}` is taken to be `{found.id}`")
+            return Named(found.name, found.config, f"`{text}`{TAKEN_TO_BE}`{found.id}`")
         if found is not None:
             return _read_file(found)
         if text.startswith(_OF_PATHS):
