@@ -166,8 +166,8 @@ def test_what_cannot_be_seen_is_said_in_one_line_with_its_flags(here: Run, folde
     assert ("lora", 16, "all-linear") == adapters(result)
     (assumed,) = [line for line in result.stderr.splitlines() if "note: assumed" in line]
     assert (
-        "note: assumed 2048 tokens per sequence (`--seq-len`), adamw (`--optimizer`), adapters of"
-        " rank 16 (`--lora-rank`), adapters on all-linear (`--lora-target-modules`)"
+        "note: assumed 2048 tokens per sequence (`--seq-len`), adapters of rank 16 (`--lora-rank`),"
+        " adamw (`--optimizer`), adapters on all-linear (`--lora-target-modules`)"
     ) == assumed
     (ends,) = [line for line in result.stderr.splitlines() if line.startswith("Unseen")]
     assert "`LoraConfig(**...)` in train.py line 13" in ends
