@@ -49,7 +49,7 @@ test-slow: $(STAMP)  ## what takes longer: trainings, traces, more ways to kill 
 test-all: $(STAMP)  ## both, the whole of what they sample, and `make truth`
 	$(call PYTEST,--thorough)
 	$(call PYTEST,--thorough --slow)
-	$(MAKE) truth
+	$(BIN)/python -m pytest --truth --thorough tests/lint
 
 truth: $(STAMP)  ## every config of tests/lint trained by DeepSpeed, the Trainer and Accelerate
 	$(BIN)/python -m pytest --truth tests/lint

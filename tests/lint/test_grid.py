@@ -58,7 +58,8 @@ def test_what_trains_is_no_error() -> None:
     assert [] == named(cell for cell in refused if (cell.key, cell.kind) not in OTHER_TRAINING)
 
 
-# What the readers really do: `pytest --truth --update-golden tests/lint` rewrites the table.
+# What the readers really do, in a quarter of an hour:
+# `pytest --truth --thorough --update-golden tests/lint` rewrites the table.
 
 PATIENCE_SECONDS = 5400
 
@@ -86,6 +87,7 @@ def questions() -> list[dict[str, Any]]:
 
 @pytest.mark.deepspeed
 @pytest.mark.truth
+@pytest.mark.thorough
 def test_the_readers_raise_as_the_table_says(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
