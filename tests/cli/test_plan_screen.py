@@ -31,7 +31,7 @@ PLANS: dict[str, tuple[str, ...]] = {
     "script": ("--machine", "4xA100-80GB", "--stage", "3", "sft.py"),
     "script-too-big": ("--machine", "4xA100-40GB", "sft.py"),
     "nodes": ("--machine", "2x8xA100-80GB", "--model", "70b", "--method", "lora"),
-    "cpu": ("--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--host-memory", "3GiB"),
+    "cpu": ("--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--host-memory", "5GiB"),
 }
 # Columns, lines of the terminal, its kind, and the most lines of a plan: where it fits, and not.
 SIZES = {
