@@ -36,7 +36,7 @@ transport = pick_transport(os.environ)
 argv = argv_for(transport, node_command(sys.argv[1:], limit_s=60))
 fleet = merge_nodes(ask_nodes(["n1", "n2", "n9"], argv, concurrency=3, deadline_s=60, on_answer=lambda _: None))
 print(json.dumps({
-    "transport": transport,
+    "transport": transport.__name__,
     "machine": encode_machine(fleet.machine),
     "failures": {failure.host: failure.why for failure in fleet.failures},
 }))
@@ -59,7 +59,7 @@ def test_a_slurm_job_asks_its_own_nodes_with_srun(slurm: Slurm, memory: tuple[st
     )
     assert 0 == done.returncode, done.stderr
     told = json.loads(done.stdout)
-    assert "srun" == told["transport"]
+    assert "by_srun" == told["transport"]
     assert (2, 2) == (told["machine"]["nodes"], len(told["machine"]["gpus"]))
     assert ["n9"] == list(told["failures"])
     assert "node" in told["failures"]["n9"].lower()
