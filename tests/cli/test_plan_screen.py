@@ -1,10 +1,12 @@
 """A plan at a terminal is one screen: counted with all that a person sees, at each size."""
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import Terminal
+from cli.harness import Run, Terminal
 
 # A Trainer that saves by itself, which is right at some stages only, and what it is told.
 SCRIPT = """\
@@ -69,6 +71,16 @@ def test_a_plan_is_one_screen(
     command = next(n for n, line in enumerate(shown) if line.startswith(("next (", "次 (")))
     assert all(line.endswith("\\") for line in shown[command:-1])
     golden(f"plan/{name}-{size}-{language}.txt", "\n".join(shown) + "\n")
+
+
+def test_gpus_of_unknown_memory_have_a_table_too(folder: Path, here: Run) -> None:
+    gpus = [{"index": index, "name": "NVIDIA Foo"} for index in range(2)]
+    machine = {"schema_version": 1, "machine": {"gpus": gpus}}
+    (folder / "node.json").write_text(json.dumps(machine))
+    result = here("plan", "--machine", "node.json", "--model", "1b")
+    assert 4 == result.code
+    assert re.search(r"^  GiB of \? .*\n(.*\n)+?  3 offloads +6-8 ", result.stdout, re.MULTILINE)
+    assert "the free GPU memory is unknown" in result.stderr
 
 
 def test_memory_that_nobody_has_checked_is_proposed_as_a_condition(folder: Path) -> None:

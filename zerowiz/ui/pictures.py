@@ -527,7 +527,7 @@ def _least_to_most(sizes: Iterable[int | None]) -> str:
     """Whole GiB, as a range: `34-49`; one size where they round to the same."""
     known = sorted(size for size in sizes if size is not None)
     ends = [f"{size / 2**30:.0f}" for size in (*known[:1], *known[-1:])]
-    between = _(" to ") if ends[0].startswith("-") else "-"
+    between = _(" to ") if known and known[0] < 0 else "-"
     return between.join(ends) if len({*ends}) > 1 else bare_gib(known[-1] if known else None)
 
 

@@ -161,8 +161,9 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
         for word, others in rows
     ]
     (first, *lines), _kept = aligned(named, {0, 1}, columns)
+    is_timed = any(remedy.step_time is not None for remedy in remedies)
     scope = (f"  {_('(all GPUs)')}", None)
-    titles = (*first, scope) if length((*first, scope)) <= columns else first
+    titles = (*first, scope) if is_timed and length((*first, scope)) <= columns else first
     drawn: list[Line] = [tuple((words, Colour.DIM) for words, _ in titles)]
     for place, (remedy, word, line) in enumerate(zip(remedies, words, lines, strict=True)):
         above = fold(word, stream, hang=4).split("\n") if cells(word) > room else []

@@ -22,7 +22,7 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Method, Workload
-from zerowiz.translation import _, listing
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui import assumptions, pictures, sentences
 from zerowiz.ui.pictures import VERDICT_COLOURS
 from zerowiz.ui.pictures import flowchart as draw_flowchart
@@ -308,8 +308,8 @@ def plan(
         lines.append(_("{what}: {clauses}", what=what, clauses=", ".join(clauses)))
     if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
         least = whole_gib(min(offloads))
-        words = _("host memory unknown: offload needs {least} (then `$host_memory {least}`)")
-        lines.append(words.format(least=least))
+        text = N_("host memory unknown: offload needs {least} (then `$host_memory {least}`)")
+        lines.append(_(text, least=least))
     words = "; ".join(lines)
     _say(decision, stream, *([words] if words else []), hang=_HANG, marks={r"(?s).+": Colour.DIM})
 
