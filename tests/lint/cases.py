@@ -1,7 +1,11 @@
 """List configs with one mistake each, and configs with none, with what becomes of each."""
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -458,3 +462,31 @@ def _good(path: Path) -> Case:
 
 
 GOOD_CASES = tuple(_good(path) for path in sorted(GOOD.iterdir()))
+
+
+# Ask the readers of configs what they do, in a process that has the real libraries.
+
+
+def ask_readers(
+    questions: Sequence[Mapping[str, Any]], folder: Path, patience_s: float
+) -> dict[str, Any]:
+    """The answers of `ask.py`, by the id of each question.
+
+    Args:
+        questions: As `ask.py` takes them.
+        folder: Where both are written.
+        patience_s: How long all of them may take.
+    """
+    asked, answered = folder / "questions", folder / "answers"
+    asked.write_text(json.dumps(questions), encoding="utf-8")
+    command = [sys.executable, str(Path(__file__).with_name("ask.py")), str(asked), str(answered)]
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=patience_s,
+        env={"TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"), **os.environ},
+    )
+    assert 0 == done.returncode, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return {one["id"]: one for one in json.loads(answered.read_text(encoding="utf-8"))}

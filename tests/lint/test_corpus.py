@@ -1,9 +1,6 @@
 """The check finds the mistake of every broken config, and none in a good one."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +16,7 @@ from lint.cases import (
     GOOD_CASES,
     SEVERITIES,
     Case,
+    ask_readers,
 )
 from lint.rows import Truth
 
@@ -144,19 +142,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Answer]:
             questions.append(question(f"without {case.path}", reduced, case))
         if case.truth is Truth.DEPENDS:
             questions.append(question(f"own {case.path}", files[case.path], case, own=True))
-    asked, answered = folder / "questions", folder / "answers"
-    asked.write_text(json.dumps(questions), encoding="utf-8")
-    command = [sys.executable, str(Path(__file__).with_name("ask.py")), str(asked), str(answered)]
-    done = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        env={"TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"), **os.environ},
-    )
-    assert 0 == done.returncode, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return {one["id"]: one for one in json.loads(answered.read_text(encoding="utf-8"))}
+    return ask_readers(questions, folder, PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,6 @@
 """Every key with values of the wrong kind: the check finds what a reader of the config raises at."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import groupby
@@ -11,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lint.cases import ask_readers
 from lint.grid import CELLS, KEPT, OTHER_TRAINING, Cell
 
 from zerowiz.core.findings import Severity
@@ -91,22 +89,10 @@ def questions() -> list[dict[str, Any]]:
 def test_the_readers_raise_as_the_table_says(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    asked, answered = tmp_path / "questions", tmp_path / "answers"
-    asked.write_text(json.dumps(questions()), encoding="utf-8")
-    command = [sys.executable, str(Path(__file__).with_name("ask.py")), str(asked), str(answered)]
-    done = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        env={"TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"), **os.environ},
-    )
-    assert 0 == done.returncode, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    answers = ask_readers(questions(), tmp_path, PATIENCE_SECONDS)
     table: dict[str, dict[str, list[str]]] = defaultdict(dict)
-    answers = {one["id"]: one["raised"] for one in json.loads(answered.read_text(encoding="utf-8"))}
     for (reader, key), group in groupby(CELLS, key=lambda cell: (cell.reader, cell.key)):
-        raised = answers[f"{reader.value} {key}"]
+        raised = answers[f"{reader.value} {key}"]["raised"]
         kinds = [cell.kind for cell in group if raised[cell.kind] is not None]
         if kinds:
             table[reader.value][key] = kinds

@@ -138,14 +138,14 @@ def check(
     by_github = os.environ.get("GITHUB_ACTIONS") == "true" and not diff
     usual = OutputFormat.GITHUB if by_github else OutputFormat.TEXT
     output = next(iter(given), settings.output_format or usual)
-    is_told = output is OutputFormat.TEXT and not quiet
-    with TerminalWait("looking for configs", sys.stderr if is_told else None) as wait:
+    is_text = output is OutputFormat.TEXT and not quiet
+    with TerminalWait("looking for configs", sys.stderr if is_text else None) as wait:
         configs = find_configs(words, known, wait.at)
     reports = [
         check_file(config, known, context, fix=fix or diff, write=not diff)
         for config in configs.configs
     ]
-    if is_told and not diff:
+    if is_text and not diff:
         _tell(reports)
     if diff:
         sys.stdout.writelines(report.diff for report in reports)

@@ -666,7 +666,7 @@ def run_attempts(start: Start, reporter: LaunchReporter, publish: Publish | None
     Args:
         start: The first.
         reporter: Hears how each attempt ended, and what follows.
-        publish: Told of each start once its files are written; other nodes wait for it.
+        publish: Hears of each start once its files are written; other nodes wait for it.
 
     Raises:
         ZerowizError: The first attempt could not be started.

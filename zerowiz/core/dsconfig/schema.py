@@ -346,6 +346,18 @@ PARALLEL_KEYS: Mapping[str, str] = {
 """The keys by which ranks share a tensor, a sequence or experts, and what that is called."""
 
 
+def value_at(values: object, key: str) -> object:
+    """The value of a key, by its path with dots; None where there is none.
+
+    Example:
+        >>> value_at({"bf16": {"enabled": True}}, "bf16.enabled")
+        True
+    """
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
 def shares_work(values: object, key: str) -> bool:
     """Whether one of PARALLEL_KEYS makes ranks share the work.
 
@@ -353,11 +365,10 @@ def shares_work(values: object, key: str) -> bool:
         >>> shares_work({"tensor_parallel": {"autotp_size": 4}}, "tensor_parallel.autotp_size")
         True
     """
-    for name in key.split("."):
-        values = values.get(name) if isinstance(values, Mapping) else None
+    value = value_at(values, key)
     if key.endswith(".enabled"):
-        return bool(truth_of(values))
-    return isinstance(values, int | float | str) and values not in (0, 1, "0", "1", "auto")
+        return bool(truth_of(value))
+    return isinstance(value, int | float | str) and value not in (0, 1, "0", "1", "auto")
 
 
 # Find the keys of a config that change what a rank holds, and that no line of the ledger counts.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work
+from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work, value_at
 from zerowiz.core.script.facts import (
     UNSEEN,
     Convention,
@@ -447,15 +447,12 @@ def _written_sizes(read: Reader) -> Iterator[ParallelUse]:
         values = _written(node, read.source.module)
         for key, kind in PARALLEL_KEYS.items():
             if shares_work(values, key):
-                size: object = values
-                for name in key.split("."):
-                    size = size.get(name) if isinstance(size, dict) else None
                 yield ParallelUse(
                     line=node.lineno,
                     code=key,
                     size=UNSEEN,
                     kind=kind,
-                    is_open=isinstance(size, str),
+                    is_open=isinstance(value_at(values, key), str),
                 )
 
 

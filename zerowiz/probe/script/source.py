@@ -256,8 +256,8 @@ def parse_quietly(text: str | bytes) -> ast.Module:
         node = statements.pop()
         if isinstance(node, ast.If) and isinstance(node.test, ast.Constant) and not node.test.value:
             node.body = [ast.copy_location(ast.Pass(), node)]
-        children = ast.iter_child_nodes(node)
-        statements += (each for each in children if isinstance(each, ast.stmt | ast.excepthandler))
+        below = children(node)
+        statements += (each for each in below if isinstance(each, ast.stmt | ast.excepthandler))
     return tree
 
 
