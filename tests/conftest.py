@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 # the processes that tests start by LANGUAGE.
 os.environ.pop("ZEROWIZ_LANG", None)
 os.environ["LANGUAGE"] = "en"
+# Without one, as in a job of cron, no bar is drawn.
+os.environ["TERM"] = "xterm-256color"
 
 from cli.harness import Result, Run, Terminal, enter, run_process
 from recorded import Install, put_under_pynvml
