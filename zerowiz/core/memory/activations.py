@@ -241,7 +241,7 @@ def _masked(architecture: Architecture, workload: Workload) -> bool:
     return FAMILIES[architecture.family].masked or workload.packing
 
 
-def _falls_back(architecture: Architecture, workload: Workload) -> bool:
+def falls_back(architecture: Architecture, workload: Workload) -> bool:
     """Whether torch finds no fused kernel and takes plain matmuls, in fp32.
 
     No fused kernel takes fp32 grouped queries (acts-044), nor the single key of a Falcon, which is
@@ -265,7 +265,7 @@ def _falls_back(architecture: Architecture, workload: Workload) -> bool:
 def is_fused(architecture: Architecture, workload: Workload) -> bool:
     """Whether a kernel runs that keeps no scores."""
     eager = workload.attention.row.keeps_scores
-    return not eager and not _falls_back(architecture, workload)
+    return not eager and not falls_back(architecture, workload)
 
 
 def copies_output(architecture: Architecture, workload: Workload) -> bool:
@@ -300,7 +300,7 @@ def attention_bytes(architecture: Architecture, workload: Workload) -> int:
     a, w = architecture, workload.precision.size_bytes
     if workload.attention.row.keeps_scores:
         return _eager_attention_bytes(a, workload)
-    if _falls_back(a, workload):
+    if falls_back(a, workload):
         return _plain_attention_bytes(a, workload)
     fused = _fused_attention_bytes(
         a, w, masked=masks_all(a, workload), shared_by=workload.sequence_parallel
@@ -331,7 +331,7 @@ def _mask_bytes(architecture: Architecture, workload: Workload) -> int:
     if not workload.attention.row.takes_masks:
         return 0
     if a.relative_attention_num_buckets:
-        kept = 0 if _falls_back(a, workload) else w * a.heads * length
+        kept = 0 if falls_back(a, workload) else w * a.heads * length
         return -(-kept // workload.micro_batch)
     # That of alibi is in w already, and one for all layers.
     return w * length if _masked(a, workload) and "alibi" not in a.switches else 0
@@ -366,7 +366,7 @@ def softmax_backward_bytes(architecture: Architecture, workload: Workload) -> in
     scores are gone (h1-046).
     """
     a = architecture
-    if not _falls_back(a, workload):
+    if not falls_back(a, workload):
         return 0
     dropped = FP32_BYTES + 1 if a.dropout_rate else 0
     return (3 * FP32_BYTES - dropped) * a.heads * length_tokens(a, workload)
@@ -379,7 +379,7 @@ def scores_pass_bytes(architecture: Architecture, workload: Workload) -> int:
     own plain matmuls stay in fp32.
     """
     a, w = architecture, workload.precision.size_bytes
-    in_fp32 = 2 * FP32_BYTES if _falls_back(a, workload) else 0
+    in_fp32 = 2 * FP32_BYTES if falls_back(a, workload) else 0
     score_bytes = 2 * w + FP32_BYTES if workload.attention.row.keeps_scores else in_fp32
     return score_bytes * a.heads * length_tokens(a, workload)
 
@@ -398,7 +398,7 @@ def shared_mask_bytes(architecture: Architecture, workload: Workload) -> int:
         kept = looked_up + biases * w * a.heads
         return -(-kept * length // workload.micro_batch)
     if workload.attention.row.takes_masks and "alibi" in a.switches:
-        return 0 if _falls_back(a, workload) else w * a.heads * length
+        return 0 if falls_back(a, workload) else w * a.heads * length
     return _mask_argument_bytes(a, workload) if checkpointing else 0
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from zerowiz.core.machine.types import Accelerator, LinkClass, Machine
 from zerowiz.core.memory.activations import (
     activations,
+    falls_back,
     is_fused,
     length_tokens,
     masks_all,
@@ -414,13 +415,19 @@ def _products_seconds(gpu: _Gpu, counted: Products, tokens: int, size_bytes: int
 
 
 def _attention_seconds(
-    architecture: Architecture, workload: Workload, tokens: int, flop_per_s: float, costs: Costs
+    architecture: Architecture,
+    workload: Workload,
+    tokens: int,
+    rates: GpuRates,
+    flop_per_s: float,
+    costs: Costs,
 ) -> float:
     """Of forward: a causal kernel computes half of the scores, and a window those inside it.
 
     With a mask torch takes another kernel, which computes all scores, also those that a window
     leaves out (torch/aten, transformers/cuda/sdp_utils.cpp, check_for_attn_mask; transformers,
-    integrations/sdpa_attention.py).
+    integrations/sdpa_attention.py). Where it finds no fused kernel, it multiplies in fp32
+    (transformers/attention.cpp, _scaled_dot_product_attention_math).
     """
     a = architecture
     length = length_tokens(a, workload) * workload.sequence_parallel
@@ -438,6 +445,8 @@ def _attention_seconds(
     unmasked = (a.layers - max(sliding, masked)) * seen + max(0, sliding - masked) * windowed
     # A trace of an unknown family says nothing of its heads.
     flops = 4 * tokens * (a.query_size or a.hidden_size)
+    if family is not None and falls_back(a, workload):
+        return flops * a.layers * length / (rates.fp32_flop_per_s * costs.product_fraction)
     return flops * unmasked / (flop_per_s * costs.attention_fraction) + flops * masked * length / (
         flop_per_s * costs.masked_attention_fraction
     )
@@ -502,7 +511,7 @@ def compute_passes(
     )
     # A frozen weight has no gradient; its input has one, and adapters train.
     gradients = 2 if workload.method is Method.FULL else 1
-    attention = _attention_seconds(a, workload, tokens, flop_per_s, costs)
+    attention = _attention_seconds(a, workload, tokens, rates, flop_per_s, costs)
     saved = rank.activations
     if workload.method is Method.QLORA:
         # Each pass makes values of 16 bits of the weights in 4 bits (bitsandbytes, MatMul4Bit).
