@@ -72,11 +72,10 @@ def choices(result: Result) -> list[str]:
 
 TIGHT = ("--memory-budget", "700MiB")
 SPLIT = (
-    "micro-batch 2 x 2 micro-steps, as the script's 4 x 1 does not fit with DDP;"
-    " `--micro-batch 4` keeps yours"
+    "micro-batch 2 x 2, as the script's 4 x 1 does not fit with DDP; `--micro-batch 4` keeps yours"
 )
 JOINED = (
-    "micro-batch 8 x 1 micro-step, the fewest micro-steps that fit, instead of 1 x 8;"
+    "micro-batch 8 x 1, the fewest micro-steps that fit, instead of 1 x 8;"
     " `--micro-batch N` sets your own"
 )
 # The plain loop's batch is the config's.

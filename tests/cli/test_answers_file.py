@@ -114,7 +114,7 @@ def test_what_was_chosen_is_neither_a_default_nor_assumed(here: Run) -> None:
     assert ("1", "default") == origin_of("micro-batch", alone.stdout)
     assert ("no", "chosen") == origin_of("gradient-checkpointing", alone.stdout)
     (assumed,) = (line for line in alone.stdout.splitlines() if line.startswith("assumed: "))
-    assert "`--micro-batch 1`" in assumed
+    assert "`--micro-batch 1 " in assumed
     assert "checkpointing" not in assumed
     split = here(*words, "--global-batch", "256", "--origins").stdout
     assert ("1", "chosen") == origin_of("micro-batch", split)

@@ -297,7 +297,7 @@ CASES = {
         LOADED,
         ("plan", *SMALL, "--bf16", "True"),
         0,
-        ["sequences, 2048 tokens each, bf16, fp32 states"],
+        ["sequences, 2048 tokens each, bf16, AdamW (fp32 states)"],
         [LOADS_16_BIT, "put `--bf16`"],
     ),
     "one CPU rank": Case(
@@ -312,7 +312,7 @@ CASES = {
         0,
         [
             "note: `torch.randn(64, 16)` in train.py line 11 makes floats, which nothing casts to 16 bits,",
-            "64 tokens each, fp32, fp32 states",
+            "64 tokens each, fp32, AdamW (fp32 states)",
         ],
         ["PF119"],
     ),

@@ -58,7 +58,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, 1.8),
             candidate(split(4, 2), 1.0),
             (
-                "micro-batch 4 x 2 micro-steps, 1.8 times faster than the script's 8 x 1;"
+                "micro-batch 4 x 2, 1.8 times faster than the script's 8 x 1;"
                 " `$micro_batch 8` keeps yours"
             ),
         ),
@@ -66,7 +66,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, 1.12),
             candidate(split(4, 2), 1.0),
             (
-                "micro-batch 4 x 2 micro-steps, 12 % faster than the script's 8 x 1;"
+                "micro-batch 4 x 2, 12 % faster than the script's 8 x 1;"
                 " `$micro_batch 8` keeps yours"
             ),
         ),
@@ -74,7 +74,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, 1.0, Verdict.DOES_NOT_FIT),
             candidate(split(2, 4, gradient_checkpointing=True), 2.0),
             (
-                "micro-batch 2 x 4 micro-steps, gradient checkpointing, as the script's 8 x 1 does not"
+                "micro-batch 2 x 4, gradient checkpointing, as the script's 8 x 1 does not"
                 " fit with ZeRO-2; `$micro_batch 8 $no_gradient_checkpointing` keeps yours"
             ),
         ),
@@ -82,7 +82,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, 1.0, Verdict.TIGHT),
             candidate(split(4, 2), 1.0),
             (
-                "micro-batch 4 x 2 micro-steps, as the script's 8 x 1 comes near the memory limit"
+                "micro-batch 4 x 2, as the script's 8 x 1 comes near the memory limit"
                 " with ZeRO-2; `$micro_batch 8` keeps yours"
             ),
         ),
@@ -90,7 +90,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, 1.0, takes_gib=23),
             candidate(split(4, 2), 1.01),
             (
-                "micro-batch 4 x 2 micro-steps, as fast as the script's 8 x 1 with 3.0 GiB less per"
+                "micro-batch 4 x 2, as fast as the script's 8 x 1 with 3.0 GiB less per"
                 " rank; `$micro_batch 8` keeps yours"
             ),
         ),
@@ -98,7 +98,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, 1.0, takes_gib=23),
             candidate(split(1, 8), 1.5),
             (
-                "micro-batch 1 x 8 micro-steps, which needs 3.0 GiB less per rank than the script's"
+                "micro-batch 1 x 8, which needs 3.0 GiB less per rank than the script's"
                 " 8 x 1; `$micro_batch 8` keeps yours"
             ),
         ),
@@ -106,7 +106,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(split(2, 4), None),
             candidate(OWN, None),
             (
-                "micro-batch 8 x 1 micro-step, the fewest micro-steps that fit, instead of the script's"
+                "micro-batch 8 x 1, the fewest micro-steps that fit, instead of the script's"
                 " 2 x 4; `$micro_batch 2` keeps yours"
             ),
         ),
@@ -114,7 +114,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(OWN, None, takes_gib=21),
             candidate(split(1, 8), None),
             (
-                "micro-batch 1 x 8 micro-steps, which needs 1.0 GiB less per rank than the script's"
+                "micro-batch 1 x 8, which needs 1.0 GiB less per rank than the script's"
                 " 8 x 1; `$micro_batch 8` keeps yours"
             ),
         ),
@@ -129,10 +129,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
         (
             candidate(OWN, 1.0),
             candidate(split(4, 2), 1.01),
-            (
-                "micro-batch 4 x 2 micro-steps, as fast as the script's 8 x 1;"
-                " `$micro_batch 8` keeps yours"
-            ),
+            ("micro-batch 4 x 2, as fast as the script's 8 x 1; `$micro_batch 8` keeps yours"),
         ),
         (
             candidate(replace(OWN, gradient_checkpointing=True), 1.3),
@@ -146,7 +143,7 @@ def split(micro_batch: int, steps: int, **changes: object) -> Workload:
             candidate(split(2, 4), 1.0, slow_host_seconds=3.0),
             candidate(OWN, 1.1, slow_host_seconds=1.5, takes_gib=30),
             (
-                "micro-batch 8 x 1 micro-step, 2.0 times faster than the script's 2 x 4 on a slow"
+                "micro-batch 8 x 1, 2.0 times faster than the script's 2 x 4 on a slow"
                 " host; `$micro_batch 2` keeps yours"
             ),
         ),
@@ -167,5 +164,5 @@ def test_a_choice_is_said_in_one_line(own: Candidate, chosen: Candidate, said: s
 def test_where_the_script_has_no_batch_of_its_own_any_can_be_said() -> None:
     said = choice.chosen_step(candidate(split(1, 8), 2.0), candidate(OWN, 1.0), by_script=False)
     assert (
-        "micro-batch 8 x 1 micro-step, 2.0 times faster than 1 x 8; `$micro_batch N` sets your own"
+        "micro-batch 8 x 1, 2.0 times faster than 1 x 8; `$micro_batch N` sets your own"
     ) == said

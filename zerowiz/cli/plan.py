@@ -36,6 +36,7 @@ from zerowiz.core.machine.names import TAKEN_TO_BE
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
+from zerowiz.translation import _
 from zerowiz.ui import choice, remedies, sentences, show
 from zerowiz.ui.pictures import Side, compare
 from zerowiz.ui.reporter import TerminalReporter
@@ -339,7 +340,7 @@ class _NotesLast(TerminalReporter):
         notes = self.withdraw()
         self._held = [text for text in notes if TAKEN_TO_BE not in text]
         clauses = (text.partition(";")[0] for text in notes if TAKEN_TO_BE in text)
-        return [clause.replace(TAKEN_TO_BE, " is ") for clause in dict.fromkeys(clauses)]
+        return [clause.replace(TAKEN_TO_BE, _(" is ")) for clause in dict.fromkeys(clauses)]
 
     def release(self, lines: int | None = None) -> int:
         """Say what is held, in so many lines; how many it took."""

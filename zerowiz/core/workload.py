@@ -717,6 +717,7 @@ class Workload(Struct, frozen=True, kw_only=True):
                 "ms-swift": "gradient_accumulation_steps",
             },
             assumed=N_("accumulation {value}"),
+            assumed_always=True,
         ),
     ] = 1
     """Micro-steps per optimizer step."""
@@ -751,7 +752,6 @@ class Workload(Struct, frozen=True, kw_only=True):
             trainer_fields=("optim",),
             program_keys={"axolotl": "optimizer", "LLaMA-Factory": "optim", "ms-swift": "optim"},
             names=OPTIMIZER_NAMES,
-            shown="{value}",
             assumed="{value}",
         ),
     ] = Optimizer.ADAMW

@@ -62,13 +62,7 @@ def split_of(step: Workload) -> str:
 def _changed(step: Workload, before: Workload) -> Iterator[str]:
     """What is not as it was."""
     if _is_split(step, before):
-        is_single = step.accumulation_steps == 1
-        split = split_of(step)
-        yield (
-            _("micro-batch {split} micro-step", split=split)
-            if is_single
-            else _("micro-batch {split} micro-steps", split=split)
-        )
+        yield _("micro-batch {split}", split=split_of(step))
     if step.gradient_checkpointing is not before.gradient_checkpointing:
         yield (
             _("gradient checkpointing")

@@ -71,9 +71,9 @@ def learning(said: Mapping[str, SettingValue]) -> str:
 
 
 def learning_in_short(said: Mapping[str, SettingValue]) -> str:
-    """The optimizer, its lr and the schedule; empty where nobody sees that."""
-    names = (name for name in ("optimizer", "lr", "schedule") if name in said)
-    return ", ".join(_learned(name, said[name].value) for name in names)
+    """The lr and its schedule; empty where nobody sees that."""
+    names = (name for name in ("lr", "schedule") if name in said)
+    return listing(_learned(name, said[name].value) for name in names)
 
 
 def _source(value: SettingValue) -> str:

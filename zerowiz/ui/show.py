@@ -18,10 +18,11 @@ from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
 from zerowiz.core.launch.secrets import hide_secrets, quote_words
 from zerowiz.core.memory.allocations import Phase
+from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategy_types import Offload
-from zerowiz.core.workload import SETTINGS, Accounting, Method, Workload
+from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Accounting, Method, Workload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui import assumptions, pictures, sentences
 from zerowiz.ui.pictures import VERDICT_COLOURS
@@ -86,7 +87,8 @@ def _settings(job: Job) -> Iterator[str]:
     """What is said of a step besides how much it trains on."""
     step = job.workload
     yield step.precision
-    yield _("{states} states", states=job.state_format)
+    optimizer = _(OPTIMIZERS[step.optimizer].title)
+    yield _("{optimizer} ({states} states)", optimizer=optimizer, states=job.state_format)
     if step.method is not Method.FULL:
         yield step.method
     yield (
@@ -225,7 +227,7 @@ def _faster(decision: Decision) -> Iterator[str]:
     gain = own.expected_seconds / least - 1 if own and least else 0.0
     if 0 < gain < CLEARLY_FRACTION and not decision.constraints.pinned:
         yield _(
-            "{name} is {percent:.0f} % faster, and {worth:.0f} % would count",
+            "{name} would be {percent:.0f} % faster, and only {worth:.0f} % or more count",
             name=_(timed[least].strategy.short_words),
             percent=max(1, 100 * gain),
             worth=100 * CLEARLY_FRACTION,
@@ -280,7 +282,7 @@ def plan(
     decision: Decision,
     stream: TextIO,
     learning: str = "",
-    assumed: Sequence[str] = (),
+    assumed: Sequence[str] | None = None,
     script: str | None = None,
 ) -> None:
     """The plan on one screen: the job, the flowchart in a line, every strategy, and the choice.
@@ -289,7 +291,7 @@ def plan(
         decision: What was decided.
         stream: Where to.
         learning: How the model learns, in words; empty where nobody sees that.
-        assumed: What nobody said, a clause each.
+        assumed: What nobody said, a clause each; None where that is said elsewhere.
         script: What says the rest, where you do not.
     """
     job = decision.job
@@ -298,14 +300,10 @@ def plan(
     fits = cells(both) <= columns_of(stream)
     _say(decision, stream, *([both] if fits else [machine, model]), hang=_HANG)
     answers(decision, stream, learning)
-    clauses = [_assumed(job, clause) for clause in assumed]
     lines = []
-    if clauses or script is not None:
-        what = _("assumed")
-        if script is not None:
-            what = _("assumed ({script} says the rest)", script=script)
-            clauses = clauses or [_("nothing")]
-        lines.append(_("{what}: {clauses}", what=what, clauses=", ".join(clauses)))
+    if assumed is not None:
+        clauses = listing(_assumed(job, assumed, script))
+        lines.append(_("assumed: {clauses}", clauses=clauses))
     if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
         least = whole_gib(min(offloads))
         text = N_("host memory unknown: offload needs {least} (then `$host_memory {least}`)")
@@ -314,13 +312,27 @@ def plan(
     _say(decision, stream, *([words] if words else []), hang=_HANG, marks={r"(?s).+": Colour.DIM})
 
 
-def _assumed(job: Job, clause: str) -> str:
-    """A clause on what nobody said; a setting without a reason as the option that says the same."""
+def _assumed(job: Job, clauses: Sequence[str], script: str | None) -> Iterator[str]:
+    """What nobody said: what names stand for, then options that say the same, then all else."""
+    if job.model.source is ModelSource.SIZE:
+        yield _("{name} is {shape}", name=job.model.name, shape=sentences.shape(job.model))
+    options = {clause: _option(job, clause) for clause in clauses}
+    yield from (clause for clause, option in options.items() if option is None)
+    if said := " ".join(filter(None, options.values())):
+        yield f"`{said}`"
+    if script is None:
+        yield _("all else by default (`$origins`)")
+    else:
+        yield _("all else as {script} or a default says (`$origins`)", script=script)
+
+
+def _option(job: Job, clause: str) -> str | None:
+    """The option of a clause on what nobody said; None where that gives a reason."""
     named = re.fullmatch(r"[^,]* \(`\$(\w+)`\)", clause)
     if named is None or named[1] not in SETTINGS:
-        return clause
+        return None
     value = job.workload.settings()[named[1]]
-    return f"`$no_{named[1]}`" if value is False else f"`${named[1]} {value}`"
+    return f"$no_{named[1]}" if value is False else f"${named[1]} {value}"
 
 
 def answers(decision: Decision, stream: TextIO, learning: str) -> None:
@@ -331,7 +343,7 @@ def answers(decision: Decision, stream: TextIO, learning: str) -> None:
     fits = cells(both) <= columns_of(stream)
     _say(decision, stream, _split(job), *([both] if fits else parts), hang=_HANG)
     draw(pictures.flowchart_line(decision, columns_of(stream)), stream)
-    _say(decision, stream, *sentences.remarks(decision), "", hang=_HANG)
+    _say(decision, stream, *sentences.remarks(decision), hang=_HANG)
     strategies(decision, stream)
     chosen = decision.chosen
     if chosen is None:

@@ -343,9 +343,11 @@ def notes(texts: Sequence[str], stream: TextIO, lines: int | None) -> int:
     screen = CountedLines(stream)
     for place in range(len(texts) + 1):
         screen = CountedLines(stream)
+        shown = [*texts[place:]]
         if place:
-            note(_("{count} more: `$verbose` shows them", count=place), screen)
-        for text in texts[place:]:
+            more = _("{count} more: `$verbose`", count=place)
+            shown[-1:] = [f"{shown[-1]} ({more})"] if shown else [more]
+        for text in shown:
             note(text, screen)
         if lines is None or not stream.isatty() or screen.lines <= lines:
             break

@@ -616,6 +616,8 @@ def _fold_job(
         freedom = replace(freedom, shared=_shared(options, script, job))
     # What is searched for is chosen, and not assumed.
     decided = of_step.decided | ({"gradient_checkpointing"} if freedom.checkpointing else set())
+    if freedom.split or options.global_batch is not None:
+        decided |= {"accumulation_steps"}
     written = _written_learning(options, facts, settings, config.base)
     learning = {n: said[n].value for n in HYPERPARAMETERS if n in said and n in written}
     handover = _handover(options, facts, settings, of_step.settled, config.base, learning)
