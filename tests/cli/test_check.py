@@ -338,7 +338,8 @@ def test_a_dash_reads_stdin(configs: Path) -> None:
             "`--schema` takes no file argument",
             "zerowiz check right.json",
         ),
-        (("--json", "--sarif", "right.json"), "`--json`, `--sarif` and", "keep one"),
+        (("--json", "--sarif", "right.json"), "`--json`, `--sarif`, ", "keep one"),
+        (("--json", "--diff", "right.json"), "and `--diff` all say", "keep one"),
         (("--select", "ZX1", "right.json"), "no code begins with `ZX1`", "--explain all"),
         (("--fix", "-"), "`--fix` changes files", "remove `--fix`"),
         (("--deepspeed-version", "new", "right.json"), "`--deepspeed-version new`", "`0.19.8`"),
@@ -409,7 +410,7 @@ def test_a_pipe_is_read_and_one_without_a_writer_ends(here: Run, configs: Path) 
     os.mkfifo(configs / "silent")
     silent = here("check", "silent")
     assert 1 == silent.code
-    assert "config `silent` cannot be read: nothing was written to it" in silent.problem
+    assert "config `silent` cannot be read: no program has it open" in silent.problem
 
 
 @pytest.mark.usefixtures("without_configs")

@@ -43,6 +43,7 @@ def scripts(folder: Path) -> Path:
     ("words", "code", "problem", "hint"),
     [
         (("plan", "--bogus"), 2, "no such option: --bogus", "zerowiz plan --help"),
+        (("plan", "-dash.py"), 2, "no such option: -d", "put it after the script"),
         (("plan", "--modle", "7b"), 2, "no such option: --modle", "did you mean `--model`?"),
         (
             ("plan", "--gradient_checkpointing"),

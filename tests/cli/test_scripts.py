@@ -766,6 +766,7 @@ def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder
     assert here("init", "--yes", "--stage", "2", *job).code == 0
     (folder / "ds_notes.json").write_text("[1, 2")
     (folder / "ds_data.json").write_text('{"rows": 3}')
+    (folder / "ds_loop.json").symlink_to("ds_loop.json")
     changed = (folder / "ds_config_zero2.json").read_text().replace("0.0006", "0.0007")
     (folder / "ds_config_zero2.json").write_text(changed)
     assert "not used" not in here("plan", "--stage", "1", *job).stderr
@@ -773,6 +774,8 @@ def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder
     for own in (("ds_mine.json",), ("ds_mine.json", "--stage", "1")):
         used = here("plan", *CPU, "--config", *own, "train.py")
         assert (0, False) == (used.code, "not used" in used.stderr)
+    looped = here("launch", "--dry-run", "--output-dir", "ds_loop.json", *job)
+    assert "too many levels of symbolic links" in looped.problem
 
 
 BY_SHELL = """\

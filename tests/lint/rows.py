@@ -1137,7 +1137,7 @@ SILENT = (
     ("bad-release", zero(1), OF_0_18_2),
     (
         "bad-release",
-        top(ZERO_2, '"fp16": {"enabled": true}'),
+        top(ZERO_2, '"gradient_accumulation_steps": 1'),
         OF_0_19_3,
     ),
     ("bad-release", zero(2), DEEPSPEED),

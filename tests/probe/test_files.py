@@ -70,9 +70,16 @@ def test_a_pipe_is_read_to_its_end_and_one_without_a_writer_ends(
     assert b"abc" * 100_000 == read_named(pipe)
     writer.join()
     assert b"abc" * 100_000 == read_named(pipe), "a command may need it twice"
-    os.mkfifo(tmp_path / "other")
+    monkeypatch.setattr("zerowiz.probe.files._OPENED_SECONDS", 0.1)
     monkeypatch.setattr("zerowiz.probe.files._WRITTEN_SECONDS", 1)
-    assert "nothing was written to it for 1 seconds" == _refusal(tmp_path / "other")
+    other = tmp_path / "other"
+    os.mkfifo(other)
+    assert "no program has it open to write to it" == _refusal(other)
+    silent = tmp_path / "silent"
+    os.mkfifo(silent)
+    handle = os.open(silent, os.O_RDWR)
+    assert "nothing was written to it for 1 seconds" == _refusal(silent)
+    os.close(handle)
 
 
 def test_what_a_shell_puts_behind_a_command_can_be_read_twice() -> None:

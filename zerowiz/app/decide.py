@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
@@ -468,8 +467,9 @@ def _unused_configs(plan: Plan, strategy: Strategy) -> list[str]:
     facts, options = facts_of(plan.script), plan.options
     if facts is None or options.config is not None or facts.convention is Convention.NONE:
         return []
-    used = Path(config_file(options, strategy)).resolve()
-    return [str(path) for path in find_persons_configs(facts) if path.resolve() != used]
+    # Path.resolve() raises no OSError on a loop before Python 3.13.
+    used = os.path.realpath(config_file(options, strategy))
+    return [str(path) for path in find_persons_configs(facts) if os.path.realpath(path) != used]
 
 
 def _choice_notes(plan: Plan) -> Iterator[str]:

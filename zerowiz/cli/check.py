@@ -120,7 +120,7 @@ def check(
     words = tuple(dict.fromkeys(files or ()))
     formats = (OutputFormat.JSON, as_json), (OutputFormat.SARIF, as_sarif), (output_format, True)
     given = [output for output, is_said in formats if output is not None and is_said]
-    _refuse(words, fix=fix or diff, schema=schema, formats=len(given))
+    _refuse(words, fix=fix or diff, schema=schema, formats=len(given) + int(diff))
     settings = CheckSettings() if isolated else read_check_settings()
     version = choose_version(deepspeed_version or settings.deepspeed_version)
     known = _read_schema(version, quiet=quiet)
@@ -203,7 +203,8 @@ def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> N
         raise UsageError("no config to check", "`zerowiz check ds_config.json`")
     if formats > 1:
         raise UsageError(
-            "`--json`, `--sarif` and `--output-format` all say what is printed", "keep one of them"
+            "`--json`, `--sarif`, `--output-format` and `--diff` all say what is printed",
+            "keep one of them",
         )
     if fix and STDIN in words:
         raise UsageError("`--fix` changes files, and `-` is stdin", "remove `--fix`")

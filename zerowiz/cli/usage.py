@@ -109,7 +109,9 @@ def as_usage_error(error: Any, commands: Iterable[str]) -> UsageError:  # noqa: 
         commands: The names of all.
     """
     context, param = getattr(error, "ctx", None), getattr(error, "param", None)
-    near, option = getattr(error, "possibilities", ()), getattr(error, "option_name", None)
+    # None for an option of one letter.
+    near = getattr(error, "possibilities", None) or ()
+    option = getattr(error, "option_name", None)
     if context is not None and param is None and option is not None:
         message = str(error.message)
         hints = _for_unknown_option(context, option, near)

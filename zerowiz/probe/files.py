@@ -19,6 +19,7 @@ LONGEST_SCRIPT_BYTES = 2**19
 """More than somebody writes; Python takes up to 1 kB of memory for each byte."""
 
 # Until something is written to a pipe: a GPU may have to wake.
+_OPENED_SECONDS = 2
 _WRITTEN_SECONDS = 30
 # The kernel has no memory for a read of 4 MiB from /proc/sys.
 _PART_BYTES = 2**16
@@ -99,15 +100,20 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
             return _read_to_end(handle, most_bytes + 1)
         data = _PIPES.get(_last_written(handle))
         if data is None:
-            data = _read_to_end(handle, most_bytes + 1)
+            try:
+                data = _read_to_end(handle, most_bytes + 1)
+            except TimeoutError as error:
+                data = error
             _PIPES[_last_written(handle)] = data
+        if isinstance(data, TimeoutError):
+            raise data
         return data
     finally:
         os.close(handle)
 
 
-# A pipe can be read once, and a command may need a file twice.
-_PIPES: dict[tuple[int, int, int], bytes] = {}
+# A pipe can be read once, and a command may need a file twice; nor is one waited for twice.
+_PIPES: dict[tuple[int, int, int], bytes | TimeoutError] = {}
 
 
 def _last_written(handle: int) -> tuple[int, int, int]:
@@ -117,17 +123,21 @@ def _last_written(handle: int) -> tuple[int, int, int]:
 
 
 def _read_to_end(handle: int, most_bytes: int) -> bytes:
-    data = b""
+    data, is_pipe = b"", stat.S_ISFIFO(os.fstat(handle).st_mode)
     while rest := most_bytes - len(data):
-        # A pipe that nobody has opened to write to has nothing to read, and no end.
-        if not select([handle], [], [], _WRITTEN_SECONDS)[0]:
-            reason = f"nothing was written to it for {_WRITTEN_SECONDS} seconds"
-            raise TimeoutError(errno.ETIMEDOUT, reason)
+        is_ready = not is_pipe or bool(select([handle], [], [], _OPENED_SECONDS)[0])
         try:
             part = os.read(handle, min(rest, _PART_BYTES))
         except BlockingIOError:
-            # A log of the kernel, whose reader waits for its next line.
-            raise OSError(errno.EINVAL, "it has no end") from None
+            # A log of the kernel waits for its next line.
+            if not is_pipe:
+                raise OSError(errno.EINVAL, "it has no end") from None
+            if select([handle], [], [], _WRITTEN_SECONDS)[0]:
+                continue
+            reason = f"nothing was written to it for {_WRITTEN_SECONDS} seconds"
+            raise TimeoutError(errno.ETIMEDOUT, reason) from None
+        if not (part or is_ready):
+            raise TimeoutError(errno.ETIMEDOUT, "no program has it open to write to it")
         if not part:
             break
         data += part

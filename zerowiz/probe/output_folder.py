@@ -1,5 +1,6 @@
 """Read what earlier runs have written into a folder, and the configs that a person has there."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,7 +122,7 @@ def find_persons_configs(facts: ScriptFacts) -> Iterator[Path]:
         text = _read_text(path)
         paths += [path.parent / name for name in _PASSED.findall(text) if script in text]
     paths += [path for path in beside if _CONFIG.fullmatch(path.name)]
-    for path in {path.resolve(): path for path in paths}.values():
+    for path in {os.path.realpath(path): path for path in paths}.values():
         is_ours = is_plan_path(path.name) or Path(plan_path(str(path))).exists()
         if not is_ours and _KEYS.search(_read_text(path)):
             yield path

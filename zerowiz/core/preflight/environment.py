@@ -183,6 +183,7 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
         "micro_batches": min(step.accumulation_steps, MOST_MICRO_BATCHES),
         "hpz": zero.get(ZeroKey.HPZ_PARTITION_SIZE, 1) != 1,
         "fp32_accumulation": types.get("grad_accum_dtype") == "fp32",
+        "configured_optimizer": "optimizer" in config,
         "integration": None if integration is None else integration.value,
         "trainer": step.trainer.value,
         "loss": step.loss.value,
