@@ -619,7 +619,7 @@ def harmed_by(row: BadRelease, strategy: StrategyRow, version: str) -> Preflight
     assert planned is not None
     zero = {"zero_hpz_partition_size": 8, "stage3_gather_16bit_weights_on_model_save": False}
     config = {"zero_optimization": zero, "data_types": {"grad_accum_dtype": "fp32"}}
-    made = {"optimizer": {}} if when.get("configured_optimizer") else {}
+    made: dict[str, Any] = {"optimizer": {}} if when.get("configured_optimizer") else {}
     return replace(job, planned=replace(planned, config=config | made))
 
 
