@@ -91,14 +91,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that stand apart run when they are asked for, and alone; thorough ones, when asked."""
     asked = {name for name in _APART if config.getoption(f"--{name}")}
+    sampled = not config.getoption("--thorough")
 
     def runs(item: pytest.Item) -> bool:
-        if item.get_closest_marker("thorough") and not config.getoption("--thorough"):
-            return False
-        return asked == {name for name in _APART if item.get_closest_marker(name)}
+        marks = {mark.name for mark in item.iter_markers()}
+        return asked == marks & _APART.keys() and not (sampled and "thorough" in marks)
 
-    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
-    items[:] = [item for item in items if runs(item)]
+    running = [item for item in items if runs(item)]
+    kept = set(running)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = running
 
 
 @pytest.fixture

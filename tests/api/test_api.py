@@ -6,7 +6,8 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from rich.console import Console
 
 import zerowiz
 from zerowiz.app import api
+from zerowiz.app.catalog import MachineChoice
 from zerowiz.app.options import Options
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.workload import Method
@@ -300,14 +302,12 @@ LONGEST_CHARACTERS = 1000
 SHORT_CHARACTERS = 200
 """Of those that people meet."""
 
-PLAN = api.plan("4xA100-40GB", model="7b", gradient_checkpointing=True)
-NOTHING = api.plan("2xRTX4090", model="70b", stage="1")
-FOUND = api.find_machines(model="1b", gpus_per_node=1, nodes=1, tokens="1B", price="H100-80GB=2.50")
-RUN = PLAN.run(tokens="1B", price="2.50")
-CHOSEN, CHOICE = PLAN.chosen, PLAN.choice
-assert CHOSEN is not None
-assert CHOICE is not None
-assert CHOSEN.step_time is not None
+
+@cache
+def compared() -> MachineChoice:
+    return api.find_machines(
+        model="1b", gpus_per_node=1, nodes=1, tokens="1B", price="H100-80GB=2.50"
+    )
 
 
 def structs_in(value: object) -> Iterator[Struct]:
@@ -321,77 +321,80 @@ def structs_in(value: object) -> Iterator[Struct]:
             yield from structs_in(item)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        PLAN.chosen,
-        PLAN.choice,
-        PLAN.machine,
-        PLAN.model,
-        CHOSEN.estimate,
-        CHOSEN.host,
-        CHOSEN.step_time,
-        CHOSEN.strategy,
-        RUN,
-        RUN.strategies[0],
-        FOUND,
-        FOUND.offers,
-        FOUND.offers.offers[0],
-        NOTHING.strategies[0],
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_value_that_people_meet_is_short_here_and_in_rich(value: Struct) -> None:
-    assert len(repr(value)) <= SHORT_CHARACTERS
-    console = Console(file=io.StringIO(), width=1000)
-    console.print(value)
-    assert isinstance(console.file, io.StringIO)
-    assert len(console.file.getvalue()) <= 2 * SHORT_CHARACTERS
-
-
-@pytest.mark.parametrize(
-    ("value", "figures"),
-    [
-        (
-            CHOSEN,
+@cache
+def figures() -> Mapping[str, tuple[Struct, tuple[str, ...]]]:
+    """The values that people meet, each with figures that it shows."""
+    plan = api.plan("4xA100-40GB", model="7b", gradient_checkpointing=True)
+    nothing = api.plan("2xRTX4090", model="70b", stage="1")
+    found, run = compared(), plan.run(tokens="1B", price="2.50")
+    chosen, choice = plan.chosen, plan.choice
+    assert chosen is not None
+    assert choice is not None
+    assert chosen.step_time is not None
+    expected = f"expected_seconds={chosen.step_time.expected_seconds:.4g}"
+    offers, (first, *_) = found.offers, found.offers.offers
+    return {
+        "verdict": (
+            chosen,
             (
                 "strategy.name=zero3",
                 "verdict=fits",
-                f"device_bytes={CHOSEN.device_bytes}",
-                f"budget_bytes={CHOSEN.budget_bytes}",
-                f"step_time.expected_seconds={CHOSEN.step_time.expected_seconds:.4g}",
+                f"device_bytes={chosen.device_bytes}",
+                f"budget_bytes={chosen.budget_bytes}",
+                f"step_time.{expected}",
             ),
         ),
-        (
-            CHOICE,
+        "choice": (
+            choice,
             ("workload.micro_batch=1", "workload.accumulation_steps=1", "strategy.name=zero3"),
         ),
-        (PLAN.machine, ("world_size=4", "gpus[0].name=NVIDIA A100-SXM4-40GB", "nvlink_all")),
-        (PLAN.model, ("name=7b", "params=7000000000")),
-        (CHOSEN.estimate, (f"peak_bytes={CHOSEN.estimate.peak_bytes}", "peak_phase=backward")),
-        (
-            CHOSEN.step_time,
-            (
-                f"expected_seconds={CHOSEN.step_time.expected_seconds:.4g}",
-                f"low_seconds={CHOSEN.step_time.low_seconds:.4g}",
-            ),
+        "machine": (
+            plan.machine,
+            ("world_size=4", "gpus[0].name=NVIDIA A100-SXM4-40GB", "nvlink_all"),
         ),
-        (CHOSEN.strategy, ("name=zero3", "stage=3", "offload=none")),
-        (RUN, ("tokens=1000000000", "chosen=zero3", "price_per_hour=10")),
-        (RUN.strategies[0], ("zero3", "run.expected_hours=3", "run.cost.expected_cost=3")),
-        (FOUND, (f"len(offers.offers)={len(FOUND.offers.offers)}", "name=1xH100-80GB")),
-        (PLAN, ("zero3 for 7b on 4 x NVIDIA A100-SXM4-40GB",)),
-        (FOUND.offers.offers[0], ("1xH100-80GB", "ddp", "price_per_hour=2.5", "expected_cost=2")),
-        (NOTHING.decided.decision, ("chosen.strategy.name=None", "chosen.verdict=None")),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_value_shows_its_figures_by_the_names_that_they_have(
-    value: object, figures: tuple[str, ...]
-) -> None:
-    shown = repr(value)
-    assert shown.startswith(f"<{type(value).__name__}: ")
-    assert [] == [figure for figure in figures if figure not in shown]
+        "model": (plan.model, ("name=7b", "params=7000000000")),
+        "estimate": (
+            chosen.estimate,
+            (f"peak_bytes={chosen.estimate.peak_bytes}", "peak_phase=backward"),
+        ),
+        "host": (chosen.host, ()),
+        "time": (
+            chosen.step_time,
+            (expected, f"low_seconds={chosen.step_time.low_seconds:.4g}"),
+        ),
+        "strategy": (chosen.strategy, ("name=zero3", "stage=3", "offload=none")),
+        "run": (run, ("tokens=1000000000", "chosen=zero3", "price_per_hour=10")),
+        "run of a strategy": (
+            run.strategies[0],
+            ("zero3", "run.expected_hours=3", "run.cost.expected_cost=3"),
+        ),
+        "machines": (found, (f"len(offers.offers)={len(offers.offers)}", "name=1xH100-80GB")),
+        "offers": (offers, ()),
+        "offer": (first, ("1xH100-80GB", "ddp", "price_per_hour=2.5", "expected_cost=2")),
+        "refused": (nothing.strategies[0], ()),
+        "plan": (plan, ("zero3 for 7b on 4 x NVIDIA A100-SXM4-40GB",)),
+        "nothing": (nothing.decided.decision, ("chosen.strategy.name=None", "chosen.verdict=None")),
+    }
+
+
+def in_rich(value: Struct) -> str:
+    console = Console(file=io.StringIO(), width=1000)
+    console.print(value)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_value_that_people_meet_is_short_here_and_in_rich() -> None:
+    meet = {name: each for name, (each, _) in figures().items() if name not in {"plan", "nothing"}}
+    sizes = {name: (len(repr(each)), len(in_rich(each)) / 2) for name, each in meet.items()}
+    assert {} == {name: size for name, size in sizes.items() if max(size) > SHORT_CHARACTERS}
+
+
+def test_a_value_shows_its_figures_by_the_names_that_they_have() -> None:
+    for name, (value, expected) in figures().items():
+        shown = repr(value)
+        assert shown.startswith(f"<{type(value).__name__}: "), name
+        assert [] == [figure for figure in expected if figure not in shown], name
 
 
 @pytest.mark.parametrize(
@@ -404,6 +407,6 @@ def test_a_value_shows_its_figures_by_the_names_that_they_have(
 )
 def test_no_value_in_a_result_is_longer_than_a_screen(settings: dict[str, object]) -> None:
     result = api.plan("2xRTX4090", model="7b", **settings)  # type: ignore[arg-type]
-    parts = (result.decided.decision, result.remedies, FOUND)
+    parts = (result.decided.decision, result.remedies, compared())
     shown = {type(each).__name__: len(repr(each)) for part in parts for each in structs_in(part)}
     assert {} == {name: size for name, size in shown.items() if size > LONGEST_CHARACTERS}

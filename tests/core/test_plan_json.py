@@ -1,6 +1,9 @@
 """The JSON of `plan --json`, whose shape other programs rest on."""
 
 import json
+from collections.abc import Callable, Mapping
+from functools import cache, reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -46,8 +49,14 @@ def encode(decision: Decision, found: Search | None = None, /, **more: Any) -> d
     return plan
 
 
-PLAN = encode(decide(JOB, Constraints()))
-REFUSED = encode(decide(replace(JOB, machine=parse_spec("4xRTX4090", TABLE)), Constraints()))
+@cache
+def planned() -> dict[str, Any]:
+    return encode(decide(JOB, Constraints()))
+
+
+@cache
+def refused() -> dict[str, Any]:
+    return encode(decide(replace(JOB, machine=parse_spec("4xRTX4090", TABLE)), Constraints()))
 
 
 def shape(value: object) -> object:
@@ -117,7 +126,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
     expected = {
         "schema_version": "int",
         "zerowiz_version": "str",
-        "machine": shape(PLAN["machine"]),
+        "machine": shape(planned()["machine"]),
         "model": {"name": "str", "params": "int", "trainable_params": "int", "source": "str"},
         "workload": {
             "micro_batch": "int",
@@ -182,30 +191,32 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         "env": "NoneType",
         "run": "NoneType",
     }
-    assert expected == shape(PLAN)
-    assert 1 == PLAN["schema_version"]
+    assert expected == shape(planned())
+    assert 1 == planned()["schema_version"]
 
 
 def test_the_sizes_of_a_strategy_have_keys_values_and_bytes() -> None:
-    sharded = [each["buffers"] for each in PLAN["strategies"] if each["stage"] > 0]
+    sharded = [each["buffers"] for each in planned()["strategies"] if each["stage"] > 0]
     size = {"key": "str", "value": "int", "bytes": "int"}
     assert [[size]] * len(sharded) == [shape(buffers) for buffers in sharded]
     # The machine can be planned for again.
-    assert JOB.machine == decode_machine(PLAN["machine"])
+    assert JOB.machine == decode_machine(planned()["machine"])
 
 
 def test_names_are_those_of_the_vocabularies() -> None:
-    strategies = PLAN["strategies"]
+    strategies = planned()["strategies"]
     assert [strategy.name for strategy in STRATEGIES] == [each["name"] for each in strategies]
     assert {each["verdict"] for each in strategies} <= {verdict.value for verdict in Verdict}
-    assert {step["question"] for step in PLAN["flowchart"]} <= {q.value for q in FlowchartQuestion}
-    assert PLAN["chosen"] in {each["name"] for each in strategies}
-    assert ModelSource.SIZE == PLAN["model"]["source"]
+    assert {step["question"] for step in planned()["flowchart"]} <= {
+        q.value for q in FlowchartQuestion
+    }
+    assert planned()["chosen"] in {each["name"] for each in strategies}
+    assert ModelSource.SIZE == planned()["model"]["source"]
 
 
 @pytest.mark.parametrize("at", range(len(STRATEGIES)), ids=lambda at: STRATEGIES[at].name)
 def test_the_totals_are_the_sums_of_the_lines(at: int) -> None:
-    gpu = PLAN["strategies"][at]["gpu"]
+    gpu = planned()["strategies"][at]["gpu"]
     sums = {
         phase.value: sum(line["bytes"] for line in gpu["lines"] if line["phase"] == phase)
         for phase in Phase
@@ -217,9 +228,9 @@ def test_the_totals_are_the_sums_of_the_lines(at: int) -> None:
 
 
 def test_when_nothing_is_chosen_that_is_null_and_the_remedies_are_there() -> None:
-    assert REFUSED["chosen"] is None
+    assert refused()["chosen"] is None
     expected = {"change": {"--method": "lora"}, "strategy": "ddp", "verdict": "uncertain"}
-    (lora,) = [r for r in REFUSED["remedies"] if r["change"] == expected["change"]]
+    (lora,) = [r for r in refused()["remedies"] if r["change"] == expected["change"]]
     assert expected.items() <= lora.items()
     assert ["method"] == lora["costs"]
     assert lora["device_bytes"] <= lora["budget_bytes"]
@@ -232,48 +243,50 @@ LAUNCHED = {"config_path": "c.json", "command": ("deepspeed", "t.py"), "env": {"
 
 
 @pytest.mark.parametrize(
-    ("plan", "keys", "expected"),
+    ("plan", "expected"),
     [
-        (PLAN, ("workload", "global_batch"), 2 * 8 * 4),
-        (REFUSED, ("choice",), None),
-        *(
-            (
-                encode(
-                    decide(replace(JOB, machine=replace(JOB.machine, gpus=UNKNOWN)), Constraints())
-                ),
-                *(("strategies", 0, "gpu", key), None),
-            )
-            for key in ("budget_bytes", "headroom_bytes")
+        (planned, {("workload", "global_batch"): 2 * 8 * 4}),
+        (refused, {("choice",): None}),
+        (
+            lambda: encode(
+                decide(replace(JOB, machine=replace(JOB.machine, gpus=UNKNOWN)), Constraints())
+            ),
+            {("strategies", 0, "gpu", key): None for key in ("budget_bytes", "headroom_bytes")},
         ),
-        *(
-            (encode(decide(replace(JOB, workload=LORA), Constraints())), keys, expected)
-            for keys, expected in (
-                (("model", "trainable_params"), JOB.model.lora_params(8)),
-                (("workload", "lora_rank"), 8),
-                (("workload", "lora_target_modules"), "all-linear"),
-            )
+        (
+            lambda: encode(decide(replace(JOB, workload=LORA), Constraints())),
+            {
+                ("model", "trainable_params"): JOB.model.lora_params(8),
+                ("workload", "lora_rank"): 8,
+                ("workload", "lora_target_modules"): "all-linear",
+            },
         ),
-        *(
-            (encode(decide(JOB, Constraints()), **LAUNCHED), (key,), expected)
-            for key, expected in {**LAUNCHED, "command": ["deepspeed", "t.py"]}.items()
+        (
+            lambda: encode(decide(JOB, Constraints()), **LAUNCHED),
+            {
+                (key,): value
+                for key, value in {**LAUNCHED, "command": ["deepspeed", "t.py"]}.items()
+            },
         ),
     ],
+    ids=["split", "refused", "unknown memory", "adapters", "launched"],
 )
-def test_a_plan_says(plan: Any, keys: tuple[str | int, ...], expected: object) -> None:
-    for key in keys:
-        plan = plan[key]
-    assert expected == plan
+def test_a_plan_says(
+    plan: Callable[[], Any], expected: Mapping[tuple[str | int, ...], object]
+) -> None:
+    told = plan()
+    assert expected == {keys: reduce(getitem, keys, told) for keys in expected}
 
 
 def test_a_question_without_a_strategy_has_no_numbers() -> None:
-    (step,) = [s for s in PLAN["flowchart"] if s["question"] == "fast_interconnect"]
+    (step,) = [s for s in planned()["flowchart"] if s["question"] == "fast_interconnect"]
     assert (None, None, None) == (step["strategy"], step["need_bytes"], step["have_bytes"])
 
 
 def test_interval_and_first_iteration_are_unknown_by_the_rule_of_thumb() -> None:
     by_rule = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
     assert "textbook" == by_rule["workload"]["accounting"]
-    for known, unknown in zip(PLAN["strategies"], by_rule["strategies"], strict=True):
+    for known, unknown in zip(planned()["strategies"], by_rule["strategies"], strict=True):
         interval = known["gpu"]["interval"]
         assert known["gpu"]["peak_bytes"] == interval["expected_bytes"]
         assert {Assumption.STAND_IN} <= {*interval["assumptions"]} <= {*Assumption}

@@ -1,6 +1,7 @@
 """Remedies: each is a change that was evaluated again, and leads to what it says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -154,74 +155,100 @@ def with_free(machine: Machine, free_bytes: Mapping[int, int]) -> Machine:
 
 LEAN = Workload(gradient_checkpointing=True)
 LONG = Workload(micro_batch=8, sequence_tokens=4096)
-REFUSED: Mapping[str, Decision] = {
-    "slow": refused(),
-    "slow and batched": refused(workload=LONG),
-    "slow zero3": refused(
-        replace(SLOW, host=Host(available_bytes=900 * GB)), LEAN, state_dtype=StateDtype.BF16
+CASES: Mapping[str, Callable[[], Decision]] = {
+    "slow": refused,
+    "slow and batched": partial(refused, workload=LONG),
+    "slow zero3": partial(
+        refused,
+        replace(SLOW, host=Host(available_bytes=900 * GB)),
+        LEAN,
+        state_dtype=StateDtype.BF16,
     ),
-    "fast": refused(FAST, LONG),
-    "four": refused(FOUR),
-    "four, batched": refused(FOUR, replace(LEAN, micro_batch=32), constraints=Constraints(stage=3)),
-    "fp16": refused(FAST, Workload(precision=Precision.FP16)),
-    "one": refused(parse_spec("A100-40GB", TABLE)),
-    "one, and stage 3 fits": refused(
-        parse_spec("A100-80GB", TABLE), replace(LEAN, optimizer=Optimizer.ADAMW_8BIT)
+    "fast": partial(refused, FAST, LONG),
+    "four": partial(refused, FOUR),
+    "four, batched": partial(
+        refused, FOUR, replace(LEAN, micro_batch=32), constraints=Constraints(stage=3)
     ),
-    "stage 2": refused(FAST, constraints=Constraints(stage=2)),
-    "stage 2, and stage 3 fits": refused(FOUR, LEAN, constraints=Constraints(stage=2)),
-    "stage and offload": refused(
+    "fp16": partial(refused, FAST, Workload(precision=Precision.FP16)),
+    "one": partial(refused, parse_spec("A100-40GB", TABLE)),
+    "one, and stage 3 fits": partial(
+        refused, parse_spec("A100-80GB", TABLE), replace(LEAN, optimizer=Optimizer.ADAMW_8BIT)
+    ),
+    "stage 2": partial(refused, FAST, constraints=Constraints(stage=2)),
+    "stage 2, and stage 3 fits": partial(refused, FOUR, LEAN, constraints=Constraints(stage=2)),
+    "stage and offload": partial(
+        refused,
         with_host_memory(FAST, 900 * GB),
         LEAN,
         Constraints(stage=0, offload=OffloadChoice.NONE),
     ),
-    "no offload": refused(SLOW, constraints=Constraints(offload=OffloadChoice.NONE)),
-    "nodes": refused(replace(SLOW, nodes=2), LONG),
-    "fp32": refused(
+    "no offload": partial(refused, SLOW, constraints=Constraints(offload=OffloadChoice.NONE)),
+    "nodes": partial(refused, replace(SLOW, nodes=2), LONG),
+    "fp32": partial(
+        refused,
         parse_spec("8xA100-40GB", TABLE),
         Workload(precision=Precision.FP32),
         Constraints(stage=2),
     ),
-    "eager": refused(
+    "eager": partial(
+        refused,
         parse_spec("8xA100-40GB", TABLE),
         replace(LEAN, attention=Attention.EAGER, sequence_tokens=16384),
         model=LLAMA3,
     ),
-    "many logits": refused(
-        EIGHT, replace(LEAN, sequence_tokens=65536, micro_batch=1), model=LLAMA3
+    "many logits": partial(
+        refused, EIGHT, replace(LEAN, sequence_tokens=65536, micro_batch=1), model=LLAMA3
     ),
-    "long enough to share": refused(EIGHT, Workload(sequence_tokens=10**6)),
+    "long enough to share": partial(refused, EIGHT, Workload(sequence_tokens=10**6)),
     # Of a number of tokens that no GPUs can share.
-    "very long": refused(EIGHT, Workload(sequence_tokens=10**6 + 1)),
-    "very long, small": refused(
-        parse_spec("2xRTX4090", TABLE), Workload(sequence_tokens=10**6 + 1)
+    "very long": partial(refused, EIGHT, Workload(sequence_tokens=10**6 + 1)),
+    "very long, small": partial(
+        refused, parse_spec("2xRTX4090", TABLE), Workload(sequence_tokens=10**6 + 1)
     ),
-    "unknown network": refused(replace(EIGHT, nodes=16), LEAN, model=HUGE),
-    "unknown network, pair": refused(replace(EIGHT, nodes=16), model=HUGE),
-    "a family": refused(FAST, model=LLAMA3),
-    "little host": refused(with_host_memory(FAST, 64 * GB), LEAN),
-    "adapters": refused(
+    "unknown network": partial(refused, replace(EIGHT, nodes=16), LEAN, model=HUGE),
+    "unknown network, pair": partial(refused, replace(EIGHT, nodes=16), model=HUGE),
+    "a family": partial(refused, FAST, model=LLAMA3),
+    "little host": partial(refused, with_host_memory(FAST, 64 * GB), LEAN),
+    "adapters": partial(
+        refused,
         parse_spec("T4", TABLE),
         Workload(precision=Precision.FP16, method=Method.LORA, gradient_checkpointing=True),
     ),
-    "evaluated": refused(
+    "evaluated": partial(
+        refused,
         parse_spec("2xRTX3090", TABLE),
         Workload(micro_batch=2, sequence_tokens=1024, eval_batch=16),
         Constraints(stage=2),
         model=read_model("llama-3.2-1b"),
     ),
-    "budget": refused(parse_spec("8xH200", TABLE), LEAN, budget_bytes=5 * GB),
-    "squeezed": refused(
+    "budget": partial(refused, parse_spec("8xH200", TABLE), LEAN, budget_bytes=5 * GB),
+    "squeezed": partial(
+        refused,
         parse_spec("A100-40GB", TABLE),
         replace(LEAN, micro_batch=64, sequence_tokens=65536),
         model=SMALL,
         state_dtype=StateDtype.BF16,
     ),
-    "one busy GPU": refused(with_free(EIGHT, {3: 8 * GB}), LEAN),
-    "one full GPU": refused(with_free(EIGHT, {3: 0}), LEAN),
-    "rule of thumb": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
-    "hopeless": refused(parse_spec("T4", TABLE), Workload(precision=Precision.FP16), model=HUGE),
+    "one busy GPU": partial(refused, with_free(EIGHT, {3: 8 * GB}), LEAN),
+    "one full GPU": partial(refused, with_free(EIGHT, {3: 0}), LEAN),
+    "rule of thumb": partial(
+        refused, parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK
+    ),
+    "hopeless": partial(
+        refused, parse_spec("T4", TABLE), Workload(precision=Precision.FP16), model=HUGE
+    ),
 }
+
+
+class _Refused(dict[str, Decision]):
+    """The decision of each case, once a test asks for it."""
+
+    def __missing__(self, case: str) -> Decision:
+        decision = self[case] = CASES[case]()
+        return decision
+
+
+REFUSED = _Refused()
 
 
 class _Found(dict[str, Sequence[Remedy]]):
@@ -244,7 +271,7 @@ def leads_where_it_says(decision: Decision, remedy: Remedy) -> None:
     assert remedy.step_seconds == (chosen.step_time and chosen.step_time.expected_seconds)
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", CASES)
 def test_typing_a_remedy_leads_to_what_it_says(case: str) -> None:
     assert FOUND[case]
     for remedy in FOUND[case]:
@@ -355,17 +382,18 @@ def cheapest_first(found: Sequence[Remedy]) -> None:
 def test_every_kind_of_change_is_offered_in_some_case() -> None:
     offered: set[Kind] = set()
     kinds = (*CHEAP, state_network, shorten, train_adapters, quantize, raise_budget)
-    for name, decision in REFUSED.items():
+    for name in CASES:
+        decision = REFUSED[name]
         changes = [remedy.change for remedy in FOUND[name]]
         for kind in kinds:
             tried = kind(decision.job, decision.constraints)
             if any(each.change.items() <= change.items() for each in tried for change in changes):
                 offered.add(kind)
     assert set(kinds) == offered
-    assert set(Expense) == {cost for case in REFUSED for each in FOUND[case] for cost in each.costs}
+    assert set(Expense) == {cost for case in CASES for each in FOUND[case] for cost in each.costs}
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", CASES)
 def test_no_remedy_is_dominated_and_the_cheapest_comes_first(case: str) -> None:
     found = FOUND[case]
     assert list(found) == list(worth_offering(found))
@@ -408,7 +436,7 @@ def has_no_needless_part(decision: Decision, remedy: Remedy) -> None:
         assert worse, (remedy.change, part)
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", CASES)
 def test_no_part_of_a_remedy_can_be_left_out(case: str) -> None:
     for remedy in FOUND[case]:
         has_no_needless_part(REFUSED[case], remedy)
@@ -519,7 +547,7 @@ def test_of_a_size_the_next_size_is_offered() -> None:
 def test_one_machine_is_named_of_as_many_larger_gpus_or_of_more() -> None:
     machines = [remedy.change["machine"] for remedy in FOUND["four"] if "machine" in remedy.change]
     assert ["4xA100-80GB"] == machines
-    for found in (FOUND[case] for case in REFUSED):
+    for found in (FOUND[case] for case in CASES):
         for name in ("machine", "model"):
             assert sum(name in remedy.change for remedy in found) <= 1
 
@@ -627,7 +655,7 @@ def test_the_largest_batch_that_helps_is_offered_and_keeps_the_global_batch() ->
     assert decide(replace(decision.job, workload=larger), decision.constraints).chosen is None
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", CASES)
 def test_the_longest_sequence_that_helps_is_offered(case: str) -> None:
     decision = REFUSED[case]
     for remedy in FOUND[case]:

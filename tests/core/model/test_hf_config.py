@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from measured.rows import family_of, read_every_row
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.hf_config import (
@@ -30,6 +29,8 @@ def test_a_family_with_experts_names_the_block_that_holds_them() -> None:
 
 
 def test_a_size_goes_by_each_name_that_transformers_maps_to_it() -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     for name in FAMILIES:
         aliases = CONFIG_MAPPING[name].attribute_map
         assert {old for old, new in aliases.items() if new in size_keys()} <= size_keys(), name
