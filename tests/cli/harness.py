@@ -189,8 +189,9 @@ class Terminal:
             dimensions=(lines, columns),
             timeout=_PATIENCE_SECONDS,
         )
-        # People's keys need no pause before them.
+        # People's keys need no pause before them, and what ended needs none to end.
         self.child.delaybeforesend = None
+        self.child.ptyproc.delayafterclose = 0
         self.quiet = False
 
     def resize(self, columns: int, lines: int) -> None:
@@ -201,7 +202,11 @@ class Terminal:
     @property
     def lines(self) -> list[str]:
         """What stands on the screen."""
-        return [line.rstrip() for line in self.screen.display]
+        rows = (self.screen.buffer.get(y, {}) for y in range(self.screen.lines))
+        # pyte's own `display` measures every character; a wide one has an empty cell beside it.
+        return [
+            "".join(row[x].data for x in range(max(row, default=-1) + 1)).rstrip() for row in rows
+        ]
 
     @property
     def text(self) -> str:
@@ -272,6 +277,7 @@ class Terminal:
         until = time.monotonic() + patience_seconds
         while self.look():
             assert time.monotonic() < until, f"it did not end:\n{self.text}"
+        self.child.wait()
         self.child.close()
         code = self.child.exitstatus
         assert isinstance(code, int), f"killed by signal {self.child.signalstatus}"
