@@ -1,26 +1,39 @@
-"""What calls do at a ZeRO stage: a rank of a job of each integration, which writes what it saw.
+"""What calls do at a ZeRO stage, in jobs of each integration on two ranks.
 
-`torchrun stage_ranks.py KIND STAGE FOLDER`: KIND is a function of this file.
+`python stage_ranks.py FOLDER KIND:STAGE...`: KIND is a function of this file. What rank 0 of each job
+saw is in FOLDER/KIND:STAGE/seen.json. The libraries are loaded once: every rank is forked from there.
 """
 
+import gc
 import json
 import os
+import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import deepspeed
+import peft  # noqa: F401 - loaded for the ranks, as the two below
 import torch
+from deepspeed.ops import __compatible_ops__
+from deepspeed.runtime.zero import stage3  # noqa: F401
+from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+from zerowiz.probe.preflight.interpreter import find_free_port
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 64}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
 # What nobody answers would take longer.
 WAIT_S = 10.0
+PATIENCE_S = 200
+# Most wait for a partner, or for WAIT_S.
+AT_ONCE = 5
 
 
 def config(stage: int) -> dict[str, Any]:
@@ -225,15 +238,42 @@ def engine(stage: int, folder: Path) -> dict[str, object]:
     return seen
 
 
+def fork(asked: str, number: int, port: int, folder: Path) -> int:
+    """A rank of a job; its process."""
+    process = os.fork()
+    if process:
+        return process
+    # A thread may wait for ever, and a rank for one that is gone.
+    signal.alarm(PATIENCE_S)
+    os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
+    os.environ |= {"LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    try:
+        kind, stage = asked.split(":")
+        seen = JOBS[kind](int(stage), folder)
+        if number == 0:
+            (folder / "partial").write_text(json.dumps(seen))
+            (folder / "partial").replace(folder / "seen.json")
+        # A rank that leaves would end what waits for it.
+        while not (folder / "seen.json").exists():
+            time.sleep(0.1)
+    except BaseException:  # noqa: BLE001 - nothing of this process may go on
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+JOBS = {job.__name__: job for job in (trainer, adapters, accelerate, unprepared, engine)}
+
 if __name__ == "__main__":
-    kind, stage, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    jobs = (trainer, adapters, accelerate, unprepared, engine)
-    seen = {job.__name__: job for job in jobs}[kind](stage, folder)
-    if rank() == 0:
-        (folder / "seen.json").write_text(json.dumps(seen))
-    while not (folder / "seen.json").exists():
-        time.sleep(0.2)
-    # A thread may wait for ever, so DeepSpeed's op cannot remove its buffer.
-    for buffer in Path("/dev/shm").glob(f"deepspeed_*_{os.environ['MASTER_PORT']}_{rank()}"):
-        buffer.unlink()
-    os._exit(0)
+    # gloo alone: the op for shared memory takes 69 MB of it from each rank.
+    __compatible_ops__["deepspeed_shm_comm"] = False
+    gc.freeze()
+    root, every = Path(sys.argv[1]), sys.argv[2:]
+    for start in range(0, len(every), AT_ONCE):
+        ranks = []
+        for asked in every[start : start + AT_ONCE]:
+            (root / asked).mkdir()
+            port = find_free_port()
+            ranks += [fork(asked, number, port, root / asked) for number in range(2)]
+        for process in ranks:
+            os.waitpid(process, 0)
