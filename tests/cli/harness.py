@@ -5,17 +5,21 @@ import re
 import subprocess
 import sys
 import sysconfig
+import termios
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pexpect
 import pyte
 import pytest
+from cli.forks import Fork, can_fork
 from paths import ROOT
+from pexpect.fdpexpect import fdspawn
 
 # What would change the tool's answers: schedulers, CI, GPUs, somebody's own DeepSpeed settings.
 _OTHERS = re.compile(
@@ -116,6 +120,9 @@ class Result:
         return "\n".join(re.findall(r"^hint: (.*)$", self.stderr, re.MULTILINE))
 
 
+COLUMNS, LINES = 80, 120
+_PATIENCE_SECONDS = 60.0
+
 Run = Callable[..., Result]
 """Run the tool with these words."""
 
@@ -124,10 +131,13 @@ def run_process(
     folder: Path, *words: str, python: str = sys.executable, env: Mapping[str, str] | None = None
 ) -> Result:
     """Run the tool in a process of its own, without a terminal."""
+    environ = clean_environ(**(env or {}))
+    if python == sys.executable and can_fork(environ):
+        return _run_fork(folder, words, environ)
     done = subprocess.run(
         [python, "-m", "zerowiz", *words],
         cwd=folder,
-        env=clean_environ(**(env or {})),
+        env=environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -135,6 +145,74 @@ def run_process(
         check=False,
     )
     return Result(stdout=done.stdout, stderr=done.stderr, code=done.returncode)
+
+
+def _run_fork(folder: Path, words: Sequence[str], environ: Mapping[str, str]) -> Result:
+    with TemporaryFile() as out, TemporaryFile() as err, Path(os.devnull).open("rb") as nothing:
+        streams = [each.fileno() for each in (nothing, out, err)]
+        fork = Fork(("-m", "zerowiz", *words), folder, environ, streams)
+        fork.poll(300)
+        code = fork.end()
+        stdout, stderr = (os.pread(each.fileno(), 2**24, 0).decode() for each in (out, err))
+    return Result(stdout=stdout, stderr=stderr, code=code)
+
+
+class _ForkAtTerminal(fdspawn):  # type: ignore[misc]
+    """A fork at a new terminal, with what is used of `pexpect.spawn`."""
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        folder: Path,
+        environ: Mapping[str, str],
+        dimensions: tuple[int, int],
+    ) -> None:
+        master, slave = os.openpty()
+        super().__init__(master, timeout=_PATIENCE_SECONDS)
+        self.setwinsize(*dimensions)
+        self._fork = Fork(program, folder, environ, [slave] * 3)
+        os.close(slave)
+        self.pid = self._fork.pid
+        self.kill = self._fork.kill
+
+    def setwinsize(self, rows: int, columns: int) -> None:
+        termios.tcsetwinsize(self.child_fd, (rows, columns))
+
+    def isalive(self) -> bool:
+        return self._fork.poll() is None
+
+    def wait(self) -> None:
+        self._fork.poll(None)
+
+    def close(self, force: bool = True) -> None:
+        assert force
+        if not self.closed:
+            super().close()
+        status = self._fork.end()
+        self.exitstatus = status if status >= 0 else None
+        self.signalstatus = -status if status < 0 else None
+
+
+def _start_at_terminal(
+    program: Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    dimensions: tuple[int, int],
+) -> Any:
+    is_program = program[0] == "-m" or program[0].endswith(".py")
+    if is_program and can_fork(environ):
+        return _ForkAtTerminal(program, folder, environ, dimensions)
+    child = pexpect.spawn(
+        sys.executable,
+        [*program],
+        cwd=str(folder),
+        env=environ,
+        dimensions=dimensions,
+        timeout=_PATIENCE_SECONDS,
+    )
+    # What ended needs no pause to end.
+    child.ptyproc.delayafterclose = 0
+    return child
 
 
 def make_interpreter(folder: Path, deepspeed: str) -> tuple[str, dict[str, str]]:
@@ -150,10 +228,6 @@ def make_interpreter(folder: Path, deepspeed: str) -> tuple[str, dict[str, str]]
     (folder / "deepspeed").chmod(0o755)
     libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
     return str(folder / "python"), {"PYTHONPATH": libraries}
-
-
-COLUMNS, LINES = 80, 120
-_PATIENCE_SECONDS = 60.0
 
 
 class Terminal:
@@ -181,17 +255,10 @@ class Terminal:
         self.screen = pyte.Screen(columns, lines)
         self.stream = pyte.ByteStream(self.screen)
         self.received = b""
-        self.child = pexpect.spawn(
-            sys.executable,
-            [*program, *words],
-            cwd=str(folder),
-            env=clean_environ(**{"TERM": "xterm-256color", **env}),
-            dimensions=(lines, columns),
-            timeout=_PATIENCE_SECONDS,
-        )
-        # People's keys need no pause before them, and what ended needs none to end.
+        environ = clean_environ(**{"TERM": "xterm-256color", **env})
+        self.child = _start_at_terminal((*program, *words), folder, environ, (lines, columns))
+        # People's keys need no pause before them.
         self.child.delaybeforesend = None
-        self.child.ptyproc.delayafterclose = 0
         self.quiet = False
 
     def resize(self, columns: int, lines: int) -> None:

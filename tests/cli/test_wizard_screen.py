@@ -233,7 +233,9 @@ def test_the_first_question_comes_at_once_and_an_arrow_too(folder: Path) -> None
     """Half a second and 50 ms on a quiet machine (`tests/bench/wizard_speed.py`); here many share it."""
     lay(folder, {"train.py": HF_PARSER, "finetune.py": HF_IN_CODE})
     began_s = time.monotonic()
-    person = Terminal(folder, ("init", *A100, "--model", "7b"), {}, lines=24)
+    # A Python of its own, which loads all that it needs.
+    alone, words = ("-s", "-m", "zerowiz"), ("init", *A100, "--model", "7b")
+    person = Terminal(folder, words, {}, program=alone, lines=24)
     person.wait_for("? Which training script?")
     assert time.monotonic() - began_s < 5
     person.settle()

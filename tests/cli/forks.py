@@ -1,0 +1,181 @@
+"""Python programs as forks of one process that has loaded zerowiz: most of a start is loading."""
+
+import atexit
+import fcntl
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import re
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+_NUMBER = struct.Struct("i")
+_LARGEST_BYTES = 2**17
+# What Python and zerowiz read once, as they start.
+_AT_START = re.compile(r"PYTHON|LANG|LC_|ZEROWIZ_LANG")
+
+
+def _said_at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if _AT_START.match(name)}
+
+
+class Fork:
+    """A running program, and how it ends.
+
+    Args:
+        program: What Python runs: `-m`, a module and words, or a script and words.
+        folder: Where it runs.
+        environ: All of its environment.
+        streams: Its stdin, stdout and stderr. It is a session of its own, whose terminal is stdin.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        folder: Path,
+        environ: Mapping[str, str],
+        streams: Sequence[int],
+    ) -> None:
+        self._status: int | None = None
+        self._ended, report = os.pipe()
+        asked = json.dumps([list(program), str(folder), dict(environ)]).encode()
+        socket.send_fds(_forking(), [asked], [*streams, report])
+        os.close(report)
+        self.pid = self._hear()
+
+    def _hear(self) -> int:
+        (number,) = _NUMBER.unpack(os.read(self._ended, _NUMBER.size))
+        return int(number)
+
+    def poll(self, timeout_s: float | None = 0) -> int | None:
+        """The exit code, or less than 0 for a signal; None while it runs after so many seconds."""
+        if self._status is None and select.select([self._ended], [], [], timeout_s)[0]:
+            self._status = os.waitstatus_to_exitcode(self._hear())
+            os.close(self._ended)
+        return self._status
+
+    def kill(self, number: int) -> None:
+        """Send a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def end(self) -> int:
+        """Wait for a moment, then kill it; how it ended."""
+        if self.poll(0.1) is None:
+            self.kill(signal.SIGKILL)
+        status = self.poll(None)
+        assert status is not None
+        return status
+
+
+def can_fork(environ: Mapping[str, str]) -> bool:
+    """Whether a fork has read what a program with this environment reads as it starts."""
+    from cli.harness import clean_environ
+
+    return _said_at_start(environ) == _said_at_start(clean_environ())
+
+
+@cache
+def _forking() -> socket.socket:
+    """The process that forks, of this environment; it ends with this one."""
+    from cli.harness import clean_environ
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        number = theirs.fileno()
+        server = subprocess.Popen(
+            [sys.executable, __file__, str(number)],
+            pass_fds=[number],
+            env=clean_environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def end() -> None:
+        ours.close()
+        server.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def _load() -> None:
+    """Load what zerowiz loads for some command: nothing of it is for the ranks."""
+    import zerowiz
+
+    for module in pkgutil.walk_packages(zerowiz.__path__, "zerowiz."):
+        if not module.name.startswith(("zerowiz.worker", "zerowiz.__main__")):
+            importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()
+
+
+def _serve(connection: socket.socket) -> tuple[list[str], str, dict[str, str], Sequence[int]]:
+    """Fork for each request; what a fork is asked returns in it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        asked, files, *_ = socket.recv_fds(connection, _LARGEST_BYTES, 4)
+        if not asked:
+            sys.exit()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            *streams, report = files
+            pid = os.fork()
+            if pid == 0:
+                connection.detach()
+                program, folder, environ = json.loads(asked)
+                return program, folder, environ, streams
+            for each in streams:
+                os.close(each)
+            os.write(report, _NUMBER.pack(pid))
+            os.write(report, _NUMBER.pack(os.waitpid(pid, 0)[1]))
+            os._exit(0)
+        for each in files:
+            os.close(each)
+
+
+def _become(
+    program: Sequence[str], folder: str, environ: Mapping[str, str], streams: Sequence[int]
+) -> None:
+    """Run it as Python runs what it is started with."""
+    os.setsid()
+    for number, each in enumerate(streams):
+        os.dup2(each, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        before = getattr(sys, name)
+        said = {"encoding": before.encoding, "errors": before.errors, "closefd": False}
+        stream = open(number, mode, 1 if number == 2 else -1, **said)  # noqa: PTH123, SIM115 - as Python opens them
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    first, *words = program
+    if first == "-m":
+        sys.path[0] = folder
+        sys.argv = words
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(first).parent)
+        sys.argv = [*program]
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    _load()
+    _become(*_serve(socket.socket(fileno=int(sys.argv[1]))))
