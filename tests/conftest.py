@@ -1,5 +1,6 @@
 """What more than one test folder needs."""
 
+import gc
 import os
 import signal
 import sys
@@ -101,6 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(running)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = running
+    # What lives as long as the tests is not looked through again at each cycle of the collector.
+    gc.freeze()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,14 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.package_data import read_gpu_table
 
-SAMPLES = read_samples()
-FREE = [each for each in SAMPLES if each.free_running]
-FITTED = [each for each in FREE if each.side is Split.FITTED]
+
+@cache
+def free() -> list[Sample]:
+    return [each for each in read_samples() if each.free_running]
 
 
 def _median(side: Split) -> float:
-    return next(lines([each for each in FREE if each.side is side], COSTS)).median
+    return next(lines([each for each in free() if each.side is side], COSTS)).median
 
 
 @pytest.mark.parametrize(("side", "most"), [(Split.FITTED, 0.10), (Split.SET_ASIDE, 0.12)])
@@ -72,22 +74,27 @@ def test_half_of_the_steps_are_as_near_as_documented(side: Split, most: float) -
 
 @pytest.mark.slow
 def test_a_fit_of_half_of_the_samples_from_elsewhere_finds_nearly_the_same_constants() -> None:
-    found = fit(FITTED[::2], replace(COSTS, product_fraction=0.5, host_seconds=300e-6))
+    found = fit(
+        [each for each in free() if each.side is Split.FITTED][::2],
+        replace(COSTS, product_fraction=0.5, host_seconds=300e-6),
+    )
     for name in ("product_fraction", "elementwise_fraction", "host_seconds", "core_bytes_per_s"):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=0.3), name
 
 
 def test_no_disturbed_run_and_no_synchronised_step_of_stage_3_counts() -> None:
-    assert not {each.row["file"] for each in SAMPLES} & DISTURBED
-    assert all(each.free_running for each in SAMPLES if each.rank.strategy.stage == 3)
+    assert not {each.row["file"] for each in read_samples()} & DISTURBED
+    assert all(each.free_running for each in read_samples() if each.rank.strategy.stage == 3)
 
 
 def test_each_timed_row_has_the_speed_of_its_host() -> None:
-    read = [each.machine.host.python_call_seconds or 0 for each in FREE]
+    read = [each.machine.host.python_call_seconds or 0 for each in free()]
     # Shared hosts: 82 to 380 ns. A default or a missing reading is none of these.
     assert 60e-9 < min(read) < max(read) < 400e-9
     # One host is not always as fast, and its rows say so.
-    on_h200 = {each.machine.host.python_call_seconds for each in FREE if "H200" in each.row["gpu"]}
+    on_h200 = {
+        each.machine.host.python_call_seconds for each in free() if "H200" in each.row["gpu"]
+    }
     assert len(on_h200) > 20
 
 
@@ -102,7 +109,7 @@ def test_published_times_that_wait_for_the_gpu_are_near() -> None:
 
 
 def test_an_error_is_above_zero_where_too_much_is_predicted() -> None:
-    first = SAMPLES[0]
+    first = read_samples()[0]
     predicted = first.predict(COSTS)
     assert predicted is not None
     for times in (2, 0.5):
@@ -113,13 +120,11 @@ def test_an_error_is_above_zero_where_too_much_is_predicted() -> None:
 # Which of two settings is faster: of runs, of settings as a plan sees them, and by measuring
 # again.
 
-PAIRS_FREE = [each for each in read_samples() if each.free_running]
-
 
 def _rivals() -> tuple[Sample, Sample]:
     """Two runs of one workload, of which the first is predicted to take much less time."""
-    for fast in PAIRS_FREE:
-        for slow in PAIRS_FREE:
+    for fast in free():
+        for slow in free():
             if fast.setting == slow.setting and 2 * _predicted(fast) < _predicted(slow):
                 return fast, slow
     raise AssertionError("no rivals")
@@ -174,7 +179,7 @@ def test_another_run_of_both_settings_says_an_order_too() -> None:
 
 
 def test_what_differs_much_is_ranked_right() -> None:
-    runs, settings = rank_runs(PAIRS_FREE, COSTS), rank_settings(PAIRS_FREE, COSTS)
+    runs, settings = rank_runs(free(), COSTS), rank_settings(free(), COSTS)
     assert settings.pairs > 300
     assert settings.right / settings.pairs > 0.94
     # One setting timed twice differs by 8 % in the median, and by three quarters where the host is busy.
