@@ -364,18 +364,6 @@ def test_bf16_states_reach_the_trainers_optimizer(tmp_path: Path) -> None:
 
 @pytest.mark.deepspeed
 @pytest.mark.slow
-def test_offload_puts_optimizer_and_parameters_on_the_host(tmp_path: Path) -> None:
-    _, reports = launch(tmp_path, SCRIPTS["raw"], "--stage", "3", "--offload", "all")
-
-    for report in reports:
-        assert 3 == report["stage"]
-        assert "cpu" == report["offload_optimizer"]
-        assert "cpu" == report["offload_param"]
-        assert "DeepSpeedCPUAdam" in report["optimizer_classes"]
-
-
-@pytest.mark.deepspeed
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_second_run_rewrites_its_config_and_resumes(tmp_path: Path) -> None:
     script = SCRIPTS["raw"]
@@ -438,7 +426,8 @@ def _watched(folder: Path) -> Iterator[int]:
 @pytest.mark.deepspeed
 @pytest.mark.parametrize(
     "supervised",
-    [True, pytest.param(False, marks=pytest.mark.slow)],
+    # A module is started alone, below.
+    [True, pytest.param(False, marks=[pytest.mark.slow, pytest.mark.thorough])],
     ids=["supervised", "alone"],
 )
 def test_a_parser_without_local_rank_trains_and_each_rank_is_itself(
@@ -728,7 +717,7 @@ ALONE = {"lr": 6e-4, "weight_decay": 0.0, "clipping": 0.0, "schedule": None}
     ("options", "stage", "expected"),
     [
         (TOLD, 2, AS_TOLD),
-        pytest.param(TOLD, 0, AS_TOLD, marks=pytest.mark.slow),
+        pytest.param(TOLD, 0, AS_TOLD, marks=[pytest.mark.slow, pytest.mark.thorough]),
         pytest.param(TOLD[:2], 1, ALONE, marks=pytest.mark.slow),
     ],
 )
