@@ -158,7 +158,7 @@ def test_checkpointing_that_was_chosen_is_shown_and_not_assumed(here: Run) -> No
 
 
 def test_what_is_said_is_not_assumed(here: Run) -> None:
-    words = ("--micro-batch", "2", "--seq-len", "512", "--precision", "bf16")
+    words = ("--micro-batch", "2", "--seq-len", "512", "--precision", "bf16", "--grad-accum", "1")
     assert "" == here(*ALL, *words, "--gpus-per-node", "8").stderr
 
 

@@ -2,11 +2,16 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli.harness import Run, Terminal
+from ui.streams import TerminalStream
+
+from zerowiz.cli.commands import main
+from zerowiz.ui.text import cells
 
 # A Trainer that saves by itself, which is right at some stages only, and what it is told.
 SCRIPT = """\
@@ -71,6 +76,53 @@ def test_a_plan_is_one_screen(
     command = next(n for n, line in enumerate(shown) if line.startswith(("next (", "次 (")))
     assert all(line.endswith("\\") for line in shown[command:-1])
     golden(f"plan/{name}-{size}-{language}.txt", "\n".join(shown) + "\n")
+
+
+# Jobs of which one part or another is long: two lines of a machine, a doubt with its way out, a
+# search, a host that decides, a command of three lines, a remedy with many options.
+LONG = (
+    "--machine 16x8xH100 --model 7b",
+    "--machine 2x8xA100-80GB --objective fastest sft.py",
+    "--machine 2xRTX3090 --model 100m --objective fastest sft.py",
+    "--machine 8xV100 --model 1b --method full --host-memory 200GiB",
+    "--machine 4xA100-40GB --seq-len 8192 --model 1b --trainer dpo",
+    "--machine 4xA100-80GB --seq-len 8192 --model llama-3.1-8b --loss liger",
+    "--machine 4xA100-80GB --model 13b --stage 3 --offload optimizer --host-memory 900GiB sft.py",
+    "--machine 2xRTX3090 --seq-len 8192 --model mixtral-8x7b --method lora",
+    "--machine 4xL40S --model 70b --seq-len 131072 --trainer grpo",
+    "--machine 2x8xA100-80GB sft.py",
+    "--machine 1xT4 --seq-len 8192 sft.py",
+    "--machine 8xH200 --model 32b --global-batch 256 --gradient-checkpointing",
+)
+
+
+@pytest.mark.parametrize("words", LONG)
+def test_what_has_no_room_gives_way(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    (folder / "sft.py").write_text(SCRIPT)
+    monkeypatch.setattr(sys, "argv", ["zerowiz", "plan", *words.split()])
+    for size in ("80", "50"):
+        columns, _lines, kind, fitting, refused = SIZES[size]
+        for name, value in (("COLUMNS", str(columns)), ("TERM", kind), ("NO_COLOR", "1")):
+            monkeypatch.setenv(name, value)
+        screen = TerminalStream()
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setattr(sys, "stderr", screen)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        # A code of a script may be longer than a line: it takes two.
+        lines = screen.getvalue().splitlines()
+        rows = sum(max(1, -(-cells(line) // columns)) for line in lines)
+        # The prompt has one of 24.
+        assert rows <= (refused - (refused == 24) if ended.value.code else fitting), "\n".join(
+            lines
+        )
+        # What nobody said is said, or where it is.
+        assert re.search(r"--verbose|^assumed: ", screen.getvalue(), re.MULTILINE)
+        split_by_script = re.search("micro-batch 4 x", screen.getvalue())
+        if not ended.value.code and words.endswith("sft.py") and not split_by_script:
+            assert "`--bs " in screen.getvalue()
 
 
 def test_gpus_of_unknown_memory_have_a_table_too(folder: Path, here: Run) -> None:

@@ -130,29 +130,19 @@ def _fail(error: ZerowizError) -> NoReturn:
 def _show_refusal(error: NothingFitsError) -> None:
     """That nothing fits, what would help as a table, and the command with the first of that."""
     from zerowiz.app.decide import NoStrategyError  # noqa: PLC0415 - few runs end so
-    from zerowiz.app.options import with_plain  # noqa: PLC0415 - as above
-    from zerowiz.app.plan_files import next_words  # noqa: PLC0415 - as above
-    from zerowiz.ui import remedies, show, text  # noqa: PLC0415 - as above
-    from zerowiz.ui.text import CountedLines  # noqa: PLC0415 - as above
+    from zerowiz.ui import remedies  # noqa: PLC0415 - as above
 
     # A log keeps the form of every error.
     if not isinstance(error, NoStrategyError) or not error.plan.remedies or not sys.stderr.isatty():
         _show_error(error.message, error.hints)
         return
-    plan, script = error.plan, error.plan.script
-    said = {remedies.hint(remedy) for remedy in plan.remedies}
-    above, below = CountedLines(sys.stderr), CountedLines(sys.stderr)
-    text.error(error.message, [hint for hint in error.hints if hint not in said], above)
-    first = plan.remedies[0]
-    if first.edit is None:
-        options = with_plain(plan.options, first.change)
-        path, args = (None, ()) if script is None else (script.facts.target, script.words)
-        words = next_words(options, path, args, plan.decision.job.machine)
-        show.next_command(words, below, first.change.get("host_memory"))
+    from zerowiz.cli.output import refusal  # noqa: PLC0415 - as above
+
+    above, below = refusal(error)
     above.show()
     lines = error.most_lines
     lines = None if lines is None else lines - above.lines - below.lines
-    remedies.table(plan.remedies, sys.stderr, lines)
+    remedies.table(error.plan.remedies, sys.stderr, lines)
     below.show()
 
 

@@ -1,6 +1,7 @@
-"""Write a plan as the JSON that `--json` promises."""
+"""Write a plan as the JSON that `--json` promises, and what stands around a table of remedies."""
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zerowiz.app.decide import NoStrategyError, Plan
-from zerowiz.app.plan_files import encode_plan, find_machine_change
+from zerowiz.app.options import with_plain
+from zerowiz.app.plan_files import encode_plan, find_machine_change, next_words
 from zerowiz.cli.usage import write_json, write_json_text
 from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.launch.provenance import encode_machine_change
+from zerowiz.ui import remedies, show, text
+from zerowiz.ui.text import CountedLines
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun
@@ -37,11 +41,11 @@ def write_plan(
             for name, (value, origin) in origins.items()
         }
     # As `write_json`, eight times faster: only without an indent does json use its C encoder.
-    text = json.dumps(content)
+    written = json.dumps(content)
     try:
-        write_json_text(msgspec.json.format(text, indent=2))
+        write_json_text(msgspec.json.format(written, indent=2))
     except msgspec.DecodeError:  # it names a path that is no UTF-8, which json alone writes
-        write_json(json.loads(text))
+        write_json(json.loads(written))
 
 
 @contextmanager
@@ -53,3 +57,18 @@ def showing_refused_plan(*, as_json: bool) -> Iterator[None]:
         if as_json:
             write_plan(error.plan)
         raise
+
+
+def refusal(error: NoStrategyError) -> tuple[CountedLines, CountedLines]:
+    """What stands above the table of remedies, and below it: the error, and what to type next."""
+    above, below = CountedLines(sys.stderr), CountedLines(sys.stderr)
+    plan, script = error.plan, error.plan.script
+    said = {remedies.hint(remedy) for remedy in plan.remedies}
+    text.error(error.message, [hint for hint in error.hints if hint not in said], above)
+    if plan.remedies and plan.remedies[0].edit is None:
+        change = plan.remedies[0].change
+        options = with_plain(plan.options, change)
+        path, args = (None, ()) if script is None else (script.facts.target, script.words)
+        words = next_words(options, path, args, plan.decision.job.machine)
+        show.next_command(words, below, change.get("host_memory"))
+    return above, below

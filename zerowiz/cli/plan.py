@@ -25,7 +25,7 @@ from zerowiz.app.plan import plan_job
 from zerowiz.app.plan_files import next_words, note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.cli.options import option_of, read_options, takes_options
-from zerowiz.cli.output import write_plan
+from zerowiz.cli.output import refusal, write_plan
 from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import StrategyEstimate
@@ -40,10 +40,11 @@ from zerowiz.translation import _
 from zerowiz.ui import choice, remedies, sentences, show
 from zerowiz.ui.pictures import Side, compare
 from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.ui.text import CountedLines, most_lines, notes
+from zerowiz.ui.text import CountedLines, Paragraph, most_lines, notes, paragraphs
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
+    from zerowiz.core.catalog import PlannedRun
 
 # Read the words of `plan`: a value that may be left out, and the options of another plan.
 
@@ -213,45 +214,46 @@ def _show_plan(
         from zerowiz.app.answers_file import find_origins  # noqa: PLC0415 - few plans show them
 
         origins = find_origins(plan, shown.layers)
-    left = None
+    texts: list[Paragraph] = []
+    room = None
     if options.as_json:
         write_plan(plan, run=run, limits=largest, origins=origins)
     else:
+        room = most_lines(sys.stdout, _LINES_OF_A_REFUSAL if plan.strategy is None else _LINES)
         screen = CountedLines(sys.stdout)
-        _show_page(result, options, shown, largest, screen, reporter.withdraw_guesses())
+        texts = _show_page(result, options, shown, reporter, screen, is_whole=room is None)
         screen.show()
-        left = most_lines(sys.stdout, _LINES_OF_A_REFUSAL if plan.strategy is None else _LINES)
-        left = None if left is None else left - screen.lines
-        if run is not None:
-            from zerowiz.ui.catalog import run as show_run  # noqa: PLC0415 - most plans ask for none
-
-            show_run(run, sys.stdout)
-        if origins is not None:
-            from zerowiz.ui.show import origins as show_origins  # noqa: PLC0415 - as above
-
-            show_origins(
-                [(name, value, origin) for name, (value, origin) in origins.items()], sys.stdout
-            )
+        room = None if room is None else room - screen.lines
     if shown.html is not None:
         from zerowiz.app.pictures import write_page  # noqa: PLC0415 - most plans write nothing
 
         write_page(plan, shown.html, reporter)
+    refused, below, needed = None, CountedLines(sys.stdout), 0
     try:
         require_strategy(plan)
+        if not options.as_json:
+            words = next_words(*shown.layers.typed(), plan.decision.job.machine)
+            show.next_command(words, below)
     except NoStrategyError as error:
-        taken = reporter.release(_NOTES_OF_A_REFUSAL)
-        error.most_lines = None if left is None else left - taken
-        raise
+        refused = error
+        above, below = refusal(error)
+        needed = above.lines + _LEAST_OF_REMEDIES
+    if room is not None:
+        room -= needed + below.lines
+    says_last = plan.resolved.script is not None
+    room = reporter.beside(texts, room, is_refused=refused is not None, says_last=says_last)
     if not options.as_json:
-        words = next_words(*shown.layers.typed(), plan.decision.job.machine)
-        following = CountedLines(sys.stdout)
-        show.next_command(words, following)
-        reporter.release(None if left is None else left - following.lines)
-        following.show()
+        _show_asked(plan.decision, shown, largest, run, origins)
+    if refused is not None:
+        refused.most_lines = None if room is None else room + needed + below.lines
+        raise refused
+    below.show()
 
 
 # Of 24, the prompt has one.
 _LINES, _LINES_OF_A_REFUSAL = 18, 23
+# The heading, one with its options on a line of their own and what it costs, and how many more.
+_LEAST_OF_REMEDIES = 4
 # Where nothing fits, what would help needs the room.
 _NOTES_OF_A_REFUSAL = 1
 
@@ -260,35 +262,63 @@ def _show_page(
     result: PlanResult,
     options: Options,
     shown: Shown,
-    largest: Sequence[Limit] | None,
+    reporter: "_NotesLast",
     stream: TextIO,
-    guessed: Sequence[str],
-) -> None:
-    """The plan as a person reads it; what names were taken to be is assumed, too."""
+    *,
+    is_whole: bool,
+) -> list[Paragraph]:
+    """The plan as a person reads it, and what gives way below it where a screen has no room.
+
+    What names were taken to be is assumed, too.
+    """
     decision, resolved = result.decided.decision, result.decided.resolved
+    searched = None if options.objective is Objective.FLOWCHART else result.decided.search
+    helps = () if decision.chosen is None else result.remedies  # else they stand below the error
+    learning = sentences.learning_in_short(resolved.learning)
+    script = None if resolved.script is None else resolved.script.facts.target
+    assumed = (*reporter.withdraw_guesses(), *resolved.assumed)
+    if shown.is_verbose or is_whole:
+        if shown.is_verbose:
+            show.whole_plan(decision, stream, sentences.learning(resolved.learning))
+        else:
+            show.plan(decision, stream, learning, assumed, script)
+        if helps:
+            remedies.table(helps, stream)
+        if searched is not None:
+            choice.search(searched, options.objective, stream)
+        return []
+    show.answers(decision, stream, learning, with_machine=True)
+    *texts, last = show.besides(decision, assumed, script)
+    if searched is not None and (why := choice.search_in_short(searched, options.objective)):
+        texts.append((_("search: "), why, None))
+    if helps:
+        more = _(" ({count} more: `$verbose`)", count=len(helps) - 1) if helps[1:] else ""
+        texts.append((_("would help: "), remedies.hint(helps[0]) + more, None))
+    return [*texts, last]
+
+
+def _show_asked(
+    decision: Decision,
+    shown: Shown,
+    largest: Sequence[Limit] | None,
+    run: "PlannedRun | None",
+    origins: Mapping[str, tuple[object, str]] | None,
+) -> None:
+    """What was asked for besides."""
     explained = None if shown.explain is None else _explained(decision, shown.explain)
-    if shown.is_verbose:
-        show.whole_plan(decision, stream, sentences.learning(resolved.learning))
-    else:
-        learning = sentences.learning_in_short(resolved.learning)
-        script = None if resolved.script is None else resolved.script.facts.target
-        show.plan(decision, stream, learning, (*guessed, *resolved.assumed), script)
-    # Where nothing is chosen they stand below the error.
-    if decision.chosen is not None and result.remedies:
-        remedies.table(result.remedies, stream, None if shown.is_verbose else _MOST_REMEDIES)
-    searched = result.decided.search
-    if searched is not None and options.objective is not Objective.FLOWCHART:
-        choice.search(searched, options.objective, stream)
     if largest is not None:
-        choice.limits(largest, decision.job, stream)
+        choice.limits(largest, decision.job, sys.stdout)
     if explained is not None:
         from zerowiz.ui.pictures import explain  # noqa: PLC0415 - most plans explain nothing
 
-        explain(decision, explained, stream)
+        explain(decision, explained, sys.stdout)
+    if run is not None:
+        from zerowiz.ui.catalog import run as show_run  # noqa: PLC0415 - most plans ask for none
 
-
-# The lines of what would make a choice surer.
-_MOST_REMEDIES = 3
+        show_run(run, sys.stdout)
+    if origins is not None:
+        rows = [(name, value, origin) for name, (value, origin) in origins.items()]
+        show.origins(rows, sys.stdout)
 
 
 def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporter) -> None:
@@ -342,11 +372,37 @@ class _NotesLast(TerminalReporter):
         clauses = (text.partition(";")[0] for text in notes if TAKEN_TO_BE in text)
         return [clause.replace(TAKEN_TO_BE, _(" is ")) for clause in dict.fromkeys(clauses)]
 
-    def release(self, lines: int | None = None) -> int:
-        """Say what is held, in so many lines; how many it took."""
-        held = self.withdraw()
+    def beside(
+        self, texts: Sequence[Paragraph], room: int | None, *, is_refused: bool, says_last: bool
+    ) -> int | None:
+        """Say what stands below a plan, and the notes; how many lines that leaves.
+
+        Args:
+            texts: What stands below it.
+            room: How many lines there are; None for as many as it takes.
+            is_refused: Whether nothing fits, so that what would help needs the room.
+            says_last: Whether the last note says more of the job than what is assumed.
+        """
+        least = len(self._held[:1])
+        if least and says_last and not is_refused:
+            last, screen = notes(self._held[-1:]), CountedLines(self.stream)
+            least, _gone = paragraphs(last, screen, None, len(self._held))
+        most = None if room is None else room - least
+        taken, gone = paragraphs(texts, sys.stdout, most, None if least else 0)
+        left = None if room is None else room - taken
+        noted = self.release(_NOTES_OF_A_REFUSAL if is_refused else left, gone)
+        return None if left is None else left - noted
+
+    def release(self, lines: int | None = None, left_out: int = 0) -> int:
+        """Say what is held, in so many lines; how many it took.
+
+        Args:
+            lines: The most; None for as many as it takes.
+            left_out: How many texts have no room elsewhere.
+        """
+        held = notes(dict.fromkeys(self.withdraw()))
         with suppress(OSError):
-            return notes([*dict.fromkeys(held)], self.stream, lines)
+            return paragraphs(held, self.stream, lines, left_out if held else None)[0]
         return 0
 
 

@@ -149,8 +149,8 @@ def _needs(less: str | None, whose: str) -> str:
     return _("which needs {less} than {whose}", less=less, whose=whose)
 
 
-def search(searched: Search, asked: Objective, stream: TextIO) -> None:
-    """The candidates that are fastest for their room, and why the choice wins."""
+def search_in_short(searched: Search, asked: Objective) -> str:
+    """Why the choice wins, or why nothing was searched; empty where nothing was chosen."""
     if searched.objective is not asked:
         why = _("no candidate is certain to fit")
         if searched.candidates:
@@ -161,7 +161,15 @@ def search(searched: Search, asked: Objective, stream: TextIO) -> None:
         # What was asked for is taken, whatever the flowchart says.
         chooses = searched.choice is not None and not searched.decision.constraints.pinned
         so = _(", so the flowchart chooses") if chooses else ""
-        say(stream, "", labelled(_("Search"), _("{why}{so}", why=why, so=so)), hang=LABEL_COLUMNS)
+        return _("{why}{so}", why=why, so=so)
+    return "" if searched.choice is None else _why_taken(searched, searched.choice)
+
+
+def search(searched: Search, asked: Objective, stream: TextIO) -> None:
+    """The candidates that are fastest for their room, and why the choice wins."""
+    if searched.objective is not asked:
+        words = labelled(_("Search"), search_in_short(searched, asked))
+        say(stream, "", words, hang=LABEL_COLUMNS)
         return
     choice = searched.choice
     if choice is None:

@@ -172,10 +172,10 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
         if left is not None and left < (place < len(remedies) - 1):
             if not place:
                 # The one that is proposed stands there, if alone.
-                drawn = [line]
-            count = len(remedies) - max(place, 1)
-            more = _("{count} more: `$verbose` shows them", count=count)
-            drawn.append(((spell(more), Colour.DIM),))
+                drawn = [*block[: len(above)], line]
+            if count := len(remedies) - max(place, 1):
+                more = _("{count} more: `$verbose` shows them", count=count)
+                drawn.append(((spell(more), Colour.DIM),))
             break
         drawn += block
     draw(tuple(drawn), stream)

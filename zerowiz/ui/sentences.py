@@ -96,6 +96,18 @@ def _learned(name: str, value: object) -> str:
     return text.format(value=shown)
 
 
+def stands_for(model: Model) -> str:
+    """What a size is taken to be: `7b is a Llama of 32 layers x 4096`."""
+    a = model.architecture
+    return _(
+        "{name} is a {family} of {layers} layers x {hidden_size}",
+        name=model.name,
+        family=a.family.partition("_")[0].capitalize(),
+        layers=a.layers,
+        hidden_size=a.hidden_size,
+    )
+
+
 def shape(model: Model) -> str:
     """What a model is that stands for a size."""
     a = model.architecture

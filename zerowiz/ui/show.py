@@ -23,13 +23,14 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Accounting, Method, Workload
-from zerowiz.translation import N_, _, listing
+from zerowiz.translation import _, listing
 from zerowiz.ui import assumptions, pictures, sentences
 from zerowiz.ui.pictures import VERDICT_COLOURS
 from zerowiz.ui.pictures import flowchart as draw_flowchart
 from zerowiz.ui.text import (
     LABEL_COLUMNS,
     Colour,
+    Paragraph,
     cells,
     columns_of,
     draw,
@@ -37,6 +38,7 @@ from zerowiz.ui.text import (
     gpus,
     labelled,
     on_device,
+    paragraphs,
     rate_of,
     rate_unit,
     say,
@@ -45,6 +47,7 @@ from zerowiz.ui.text import (
     small,
     times_faster,
     whole_gib,
+    wrap,
 )
 
 # Below a line that was folded, and before a row that is not marked.
@@ -184,11 +187,19 @@ def _say(
     stream: TextIO,
     *lines: str,
     hang: int = 0,
+    in_parts: bool = True,
     marks: Mapping[str, Colour] | None = None,
 ) -> None:
     """Lines on a decision, whose GPUs are ranks where it is for the CPU."""
-    machine = decision.job.machine
-    say(stream, *(on_device(line, machine) for line in lines), hang=hang, marks=marks)
+    on_devices = (on_device(line, decision.job.machine) for line in lines)
+    say(stream, *on_devices, hang=hang, in_parts=in_parts, marks=marks)
+
+
+def _fill(
+    decision: Decision, stream: TextIO, *lines: str, marks: Mapping[str, Colour] | None = None
+) -> None:
+    """Lines that take as few of a screen as they can."""
+    _say(decision, stream, *lines, hang=_HANG, in_parts=False, marks=marks)
 
 
 def _say_answers(decision: Decision, stream: TextIO) -> None:
@@ -294,28 +305,34 @@ def plan(
         assumed: What nobody said, a clause each; None where that is said elsewhere.
         script: What says the rest, where you do not.
     """
-    job = decision.job
-    machine, model = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
-    both = f"{machine}; {model}"
-    fits = cells(both) <= columns_of(stream)
-    _say(decision, stream, *([both] if fits else [machine, model]), hang=_HANG)
-    answers(decision, stream, learning)
-    lines = []
-    if assumed is not None:
-        clauses = listing(_assumed(job, assumed, script))
-        lines.append(_("assumed: {clauses}", clauses=clauses))
+    answers(decision, stream, learning, with_machine=True)
+    paragraphs(besides(decision, assumed, script), stream, None)
+
+
+def besides(
+    decision: Decision, assumed: Sequence[str] | None = None, script: str | None = None
+) -> list[Paragraph]:
+    """What is known of a choice besides, what says least of it first."""
+    texts: list[Paragraph] = []
     if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
-        least = whole_gib(min(offloads))
-        text = N_("host memory unknown: offload needs {least} (then `$host_memory {least}`)")
-        lines.append(_(text, least=least))
-    words = "; ".join(lines)
-    _say(decision, stream, *([words] if words else []), hang=_HANG, marks={r"(?s).+": Colour.DIM})
+        words = _("unknown; offload needs {least} (`$host_memory`)", least=whole_gib(min(offloads)))
+        texts.append((_("host memory: "), words, Colour.DIM))
+    texts += [("", words, None) for words in sentences.remarks(decision)]
+    if (chosen := decision.chosen) is not None:
+        texts += [("", words.strip(), None) for words in _evaluation(decision)]
+        if chosen.strategy.offload is not Offload.NONE or chosen.nearly_fills_host:
+            texts.append((_("host: "), sentences.host(decision.job, chosen), None))
+    if assumed is not None:
+        clauses = listing(_assumed(decision.job, assumed, script))
+        texts.append((_("assumed: "), clauses, Colour.DIM))
+    machine = decision.job.machine
+    return [(mark, on_device(words, machine), colour) for mark, words, colour in texts]
 
 
 def _assumed(job: Job, clauses: Sequence[str], script: str | None) -> Iterator[str]:
     """What nobody said: what names stand for, then options that say the same, then all else."""
     if job.model.source is ModelSource.SIZE:
-        yield _("{name} is {shape}", name=job.model.name, shape=sentences.shape(job.model))
+        yield sentences.stands_for(job.model)
     options = {clause: _option(job, clause) for clause in clauses}
     yield from (clause for clause, option in options.items() if option is None)
     if said := " ".join(filter(None, options.values())):
@@ -335,26 +352,27 @@ def _option(job: Job, clause: str) -> str | None:
     return f"$no_{named[1]}" if value is False else f"${named[1]} {value}"
 
 
-def answers(decision: Decision, stream: TextIO, learning: str) -> None:
+def answers(
+    decision: Decision, stream: TextIO, learning: str, *, with_machine: bool = False
+) -> None:
     """The step, the answers of the flowchart, every strategy, and the choice."""
     job = decision.job
-    parts = [listing(_settings(job)), *([learning] if learning else [])]
-    both = listing(parts)
-    fits = cells(both) <= columns_of(stream)
-    _say(decision, stream, _split(job), *([both] if fits else parts), hang=_HANG)
+    head = [*_settings(job), *([learning] if learning else [])]
+    parts = [listing(head), _split(job)]
+    if with_machine:
+        named = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
+        parts = [*named, *parts]
+    # As many of them share a line as it has room for.
+    lines = wrap([((part, None),) for part in parts], "; ", columns_of(stream))
+    _fill(decision, stream, *("".join(words for words, _ in line) for line in lines))
     draw(pictures.flowchart_line(decision, columns_of(stream)), stream)
-    _say(decision, stream, *sentences.remarks(decision), hang=_HANG)
     strategies(decision, stream)
     chosen = decision.chosen
     if chosen is None:
         return
     name = _(chosen.strategy.words)
     marks = {rf"^{re.escape(name)}(?=:)": VERDICT_COLOURS[chosen.verdict]}
-    _say(decision, stream, f"{name}: {_why(decision)}", hang=_HANG, marks=marks)
-    host = labelled(_("Host"), sentences.host(job, chosen))
-    fills_host = chosen.strategy.offload is not Offload.NONE or chosen.nearly_fills_host
-    lines = (*_evaluation(decision), *([host] if fills_host else []))
-    _say(decision, stream, *lines, hang=LABEL_COLUMNS)
+    _fill(decision, stream, f"{name}: {_why(decision)}", marks=marks)
 
 
 def strategies(decision: Decision, stream: TextIO) -> None:

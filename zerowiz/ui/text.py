@@ -332,27 +332,44 @@ class CountedLines(io.StringIO):
         self._shown_on.flush()
 
 
-def notes(texts: Sequence[str], stream: TextIO, lines: int | None) -> int:
-    """The last of the notes for which there is room; how many lines they took.
+Paragraph = tuple[str, str, Colour | None]
+"""What it begins with, its words, and the colour of all; without one only the beginning is bold."""
+
+
+def notes(texts: Iterable[str]) -> list[Paragraph]:
+    """What a result rests on."""
+    return [(_("note: "), text, None) for text in texts]
+
+
+def paragraphs(
+    texts: Sequence[Paragraph], stream: TextIO, lines: int | None, left_out: int | None = 0
+) -> tuple[int, int]:
+    """The last of the texts for which there is room; how many lines they took, and what has none.
 
     Args:
         texts: Those on what comes last say most of this job.
         stream: Where to.
         lines: How many lines there are for them; None for as many as it takes.
+        left_out: How many more there are elsewhere; None where another says how many.
     """
-    screen = CountedLines(stream)
-    for place in range(len(texts) + 1):
-        screen = CountedLines(stream)
-        shown = [*texts[place:]]
-        if place:
-            more = _("{count} more: `$verbose`", count=place)
-            shown[-1:] = [f"{shown[-1]} ({more})"] if shown else [more]
-        for text in shown:
-            note(text, screen)
+    screen, gone = CountedLines(stream), 0
+    for gone in range(len(texts) + 1):
+        screen, shown = CountedLines(stream), [*texts[gone:]]
+        if left_out is not None and (count := gone + left_out):
+            more = _("{count} more: `$verbose`", count=count)
+            mark, text, colour = shown[-1] if shown else (_("note: "), "", None)
+            shown[-1:] = [(mark, f"{text} ({more})" if text else more, colour)]
+        for mark, text, colour in shown:
+            marks = {f"^{re.escape(mark.rstrip())}": Colour.LABEL} if colour is None else {}
+            whole = {r"(?s).+": colour} if colour is not None else marks
+            say(screen, mark + text, hang=_HANG, in_parts=False, marks=whole)
         if lines is None or not stream.isatty() or screen.lines <= lines:
             break
     screen.show()
-    return screen.lines
+    return screen.lines, gone
+
+
+_HANG = 2
 
 
 # Draw lines of coloured words, where the signs alone say as much.
@@ -520,7 +537,11 @@ def show_sides(
 
 
 def say(
-    stream: TextIO, *lines: str, hang: int = 0, marks: Mapping[str, Colour] | None = None
+    stream: TextIO,
+    *lines: str,
+    hang: int = 0,
+    in_parts: bool = True,
+    marks: Mapping[str, Colour] | None = None,
 ) -> None:
     """Lines, folded to the terminal; what would steer it is shown as `?`.
 
@@ -530,11 +551,12 @@ def say(
         stream: Where to.
         lines: What to say.
         hang: Spaces before a line that was folded.
+        in_parts: Whether what hangs is read in parts; else it is filled with words too.
         marks: The colours of patterns; the first match in each line has it.
     """
     from zerowiz.core.command_words import spell  # noqa: PLC0415 - a list of commands needs none
 
-    folded = (fold(plain(spell(line)), stream, hang=hang) for line in lines)
+    folded = (fold(plain(spell(line)), stream, hang=hang, in_parts=in_parts) for line in lines)
     stream.writelines(paint(line, marks or {}, stream) + "\n" for line in folded)
 
 

@@ -15,7 +15,7 @@ from zerowiz.core.structs import replace
 from zerowiz.translation import _, listing
 from zerowiz.ui import pictures, remedies, sentences, show
 from zerowiz.ui.reporter import TerminalLaunchReporter
-from zerowiz.ui.text import columns_of, gib, gpus, labelled, seconds, size_of
+from zerowiz.ui.text import columns_of, gib, gpus, labelled, paragraphs, seconds, size_of
 
 
 def detected(
@@ -171,3 +171,4 @@ class WizardReporter(TerminalLaunchReporter):
         if not self.quiet:
             with suppress(OSError):
                 show.answers(decision, self.stream, learning)
+                paragraphs(show.besides(decision), self.stream, None)
