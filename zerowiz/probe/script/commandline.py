@@ -248,7 +248,7 @@ def find_arguments(
     is_one = name not in _ONCE_NONE or _has_trainer(source, name)
     if library in HF_LIBRARIES and name in ARGUMENT_CLASSES and is_one:
         return _library_arguments(source, name, defaults_seen=True)
-    name = source.origin(expr).rpartition(".")[2]
+    name = name or getattr(expr, "id", "")
     if name in TRAINING_CLASSES and is_one:
         return _library_arguments(source, name, defaults_seen=False)
     if _HIDDEN_NAME.search(name) or _has_trainer(source, name):
@@ -390,19 +390,20 @@ def command_line(source: Source) -> CommandLine:
         call.method in PARSE_CALLS and not parses_literal(call) for call in source.calls
     )
     suffixes = [suffix for call in source.calls for suffix in _FILE_READERS.get(call.method, ())]
+    shows_options = _shows_options(source)
     parser = ScriptParser(
         options=(*_added(source), *fields, *fired) if reads_words else (),
         abbreviates=not fired and not any(_forbids_abbreviation(call) for call in source.calls),
         complete=len(known) == len(classes)
         and all(arguments.complete for arguments in known)
-        and _shows_options(source),
+        and shows_options,
         args_file_suffixes=tuple(suffixes) if hf_calls else (),
         is_foreign=any(_is_foreign(source, call) for call in hf_calls),
         config_flag="--config" if source.calls_to("trl", "TrlParser") else None,
     )
     flags = {flag for option in parser.options for flag in option.flags}
     parser = replace(parser, strict=parser.complete and _is_strict(source, flags))
-    if not _may_require(source):
+    if not (shows_options and _may_require(source)):
         parser = replace(parser, options=_optional(parser.options))
     training = next((arguments for arguments in known if arguments.is_training), None)
     return CommandLine(
@@ -454,7 +455,7 @@ def _shows_options(source: Source) -> bool:
             for call in _parse_calls(source)
         )
         and all(_fires_strictly(source, call) for call in source.calls_to("fire", "Fire"))
-        and all(_shows_flags(call) for call in source.calls if call.method == "add_argument")
+        and all(map(_shows_flags, source.by_method.get("add_argument", ())))
         and not any(_is_handed_over(source, call) for call in source.calls)
     )
 
@@ -563,14 +564,11 @@ def _shows_flags(call: FunctionCall) -> bool:
 
 def _is_handed_over(source: Source, call: FunctionCall) -> bool:
     """Whether a function of another module gets a parser, to which it may add options."""
-    if _is_own(source, call) or _adds_config_arguments(source, call.node):
-        return False
-    given = [*call.node.args, *(word.value for word in call.node.keywords)]
     return any(
         isinstance(arg, ast.Name)
         and ("parser" in arg.id.lower() or _is_bound_to_parser(source, arg.id, call.scope))
-        for arg in given
-    )
+        for arg in (*call.node.args, *call.words.values())
+    ) and not (_is_own(source, call) or _adds_config_arguments(source, call.node))
 
 
 def _is_bound_to_parser(source: Source, name: str, scope: Scope) -> bool:
@@ -604,15 +602,14 @@ def _may_require(source: Source) -> bool:
     fires = source.calls_to("fire", "Fire")
     return (
         len(makers) + len(fires) == 1
-        and _shows_options(source)
-        and all(_DOUBTFUL_MAKE.isdisjoint(word.arg for word in m.node.keywords) for m in makers)
+        and all(_DOUBTFUL_MAKE.isdisjoint(maker.words) for maker in makers)
         and any(
             _reads_command_line(source, call) and _is_reached(source, call)
             for call in (*parses, *fires)
         )
         and not _edits_words(source)
         and {"required", "error", "exit"}.isdisjoint(source.altered)
-        and _DOUBTFUL.isdisjoint(call.method for call in source.calls)
+        and _DOUBTFUL.isdisjoint(source.by_method)
     )
 
 
@@ -628,7 +625,7 @@ def _is_reached(source: Source, call: FunctionCall, depth: int = 0) -> bool:
 
 def _added(source: Source) -> list[Option]:
     """The options that `add_argument` calls make."""
-    calls = [call for call in source.calls if call.method == "add_argument"]
+    calls = source.by_method.get("add_argument", ())
     options = [option for call in calls for option in argparse_options(call)]
     if source.calls_to("deepspeed", "add_config_arguments"):
         options += _CONFIG_ARGUMENTS
@@ -649,14 +646,15 @@ def _is_hf_parser(source: Source, call: FunctionCall) -> bool:
             for base in source.classes[expr.id].bases
         )
     library, name = source.imported(expr)
-    is_known = library in HF_LIBRARIES and name in HF_PARSERS
-    return is_known or (_is_foreign(source, call) and bool(call.node.args))
+    if library in HF_LIBRARIES:
+        return name in HF_PARSERS
+    return _is_parser_name(name) and bool(call.node.args)
 
 
 def _is_foreign(source: Source, call: FunctionCall) -> bool:
     """Whether a class of another module makes the parser."""
     library, name = source.imported(call.node.func)
-    return _is_parser_name(name) and library not in HF_LIBRARIES
+    return library not in HF_LIBRARIES and _is_parser_name(name)
 
 
 def _is_parser_name(name: str) -> bool:

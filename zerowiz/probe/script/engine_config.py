@@ -32,8 +32,10 @@ from zerowiz.probe.script.source import (
     follow,
     last_name,
     literal,
+    nodes_of,
     parse_quietly,
     unless_none,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -214,7 +216,7 @@ def _is_of_trainer(read: Reader, call: FunctionCall) -> bool:
     return call.function in read.source.methods and any(
         _is_trainer(read, ast.Name(id=name))
         for name, node in read.source.classes.items()
-        if any(inner is call.node for inner in ast.walk(node))
+        if any(inner is call.node for inner in nodes_of(node))
     )
 
 
@@ -223,7 +225,7 @@ def _is_made_here(args: ast.expr, read: Reader, engine: FunctionCall) -> bool:
     value = follow(args, engine.scope)
     if not isinstance(value, ast.Call) or last_name(value) in read.source.functions:
         return False
-    parts = [*ast.walk(value)]
+    parts = [*nodes_of(value)]
     names = {part.id for part in parts if isinstance(part, ast.Name)}
     parses = any(isinstance(part, ast.Call) and last_name(part) in PARSE_CALLS for part in parts)
     return not parses and not names & read.source.namespaces
@@ -341,7 +343,7 @@ def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     plugin = plugin.body if isinstance(plugin, ast.IfExp) else plugin
     if not isinstance(plugin, ast.Call) or last_name(plugin) != "DeepSpeedPlugin":
         return _by_source(facts, UNSEEN, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)
-    built = replace(calls[0], node=plugin)
+    built = replace(calls[0], node=plugin, words=words_of(plugin))
     # accelerate 1.x, DeepSpeedPlugin: without `hf_ds_config` it reads the environment too.
     config = built.argument("hf_ds_config", 0)
     if config is None:
@@ -370,7 +372,7 @@ def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
         for call in read.source.by_method.get("DeepSpeedStrategy", [])[:1]:
             strategy = call.node
     if isinstance(strategy, ast.Call) and last_name(strategy) == "DeepSpeedStrategy":
-        built = replace(call, node=strategy)
+        built = replace(call, node=strategy, words=words_of(strategy))
         config = unless_none(built.keyword("config"))
         if config is None:
             return facts
@@ -443,7 +445,7 @@ def _written_sizes(read: Reader) -> Iterator[ParallelUse]:
     sections = "|".join(key.partition(".")[0] for key in PARALLEL_KEYS)
     if not re.search(f"[\"']({sections})[\"'] *:", read.source.text):
         return
-    for node in (part for part in ast.walk(read.source.tree) if isinstance(part, ast.Dict)):
+    for node in (part for part in nodes_of(read.source.tree) if isinstance(part, ast.Dict)):
         values = _written(node, read.source.module)
         for key, kind in PARALLEL_KEYS.items():
             if shares_work(values, key):

@@ -4,7 +4,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -13,9 +13,9 @@ from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.script.source import (
     HF_LIBRARIES,
     MOST_STEPS,
-    children,
     is_main_guard,
     last_name,
+    nodes_of,
     parse_quietly,
 )
 
@@ -30,15 +30,24 @@ _LIBRARIES = HF_LIBRARIES | {
     *("accelerate", "datasets", "deepspeed", "diffusers", "evaluate", "lightning", "numpy"),
     *("peft", "pytorch_lightning", "timm", "torch"),
 }
-# What a definition says that shows some fact of a script. One that says none of it, and uses none
-# that does, is left out.
-_MATTERS = re.compile(
-    r"deepspeed|[Aa]ccelerator|[Ll]ightning|Trainer\b|Training|peft|[Ll]o[Rr][Aa]|add_\w*argument|parse_args"
-    r"|ArgumentParser|Arguments\(|\(\w*Arguments\)"
-    r"|fire\.|@(dataclasses\.)?dataclass|optim\b|Optimizer|Adam|from_pretrained|from_config"
-    r"|requires_grad|DataLoader|[a-z]_checkpointing|save_pretrained|state_dict|torch\.save|device_map"
-    r"|load_in_|truncation|max_length|\.backward\(|clip_grad|attn_implementation|args\.\w+ *=(?!=)"
-)
+# What a definition says that shows some fact of a script, each with the pattern that it begins or
+# is a part of. One that says none of it, and uses none that does, is left out.
+_SHOWN: Mapping[str, str] = {
+    **dict.fromkeys(("deepspeed", "Training", "peft", "parse_args", "ArgumentParser"), ""),
+    **dict.fromkeys(("Arguments(", "fire.", "@dataclass", "@dataclasses.dataclass"), ""),
+    **dict.fromkeys(("Optimizer", "Adam", "DataLoader", ".backward(", "clip_grad"), ""),
+    **dict.fromkeys(("from_pretrained", "from_config", "requires_grad", "attn_implementation"), ""),
+    **dict.fromkeys(("save_pretrained", "state_dict", "torch.save", "device_map", "load_in_"), ""),
+    **dict.fromkeys(("truncation", "max_length", "lora", "Lora", "LoRA", "LoRa", "loRA"), ""),
+    "ccelerator": "[Aa]ccelerator",
+    "ightning": "[Ll]ightning",
+    "Trainer": r"Trainer\b",
+    "argument": r"add_\w*argument",
+    "Arguments)": r"\(\w*Arguments\)",
+    "optim": r"optim\b",
+    "_checkpointing": "[a-z]_checkpointing",
+    "args.": r"args\.\w+ *=(?!=)",
+}
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 # Where a statement begins that stands in no other one, and the name that it defines.
 _TOP = re.compile(r"^[^\s#)\]}]", re.MULTILINE)
@@ -46,8 +55,8 @@ _DEFINES = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+([.\w]+)", re.MULTILINE)
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Named = ast.Name | ast.Attribute
-_Defined = _Function | ast.ClassDef | ast.ExceptHandler
+_Named = (ast.Name, ast.Attribute)
+_Defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
 _Definitions = dict[str, list[tuple[int, str]]]
 _Import = ast.Import | ast.ImportFrom
 
@@ -105,6 +114,8 @@ class _SourceFile:
         self.stars: list[str] = []
         self.is_joined = False
         """Whether something of it was taken."""
+        lines = text.splitlines()
+        self.texts = {statement: _text(lines, statement) for statement in tree.body}
         for statement in tree.body:
             if not (isinstance(statement, ast.If) and is_main_guard(statement.test)):
                 self._add(statement)
@@ -115,7 +126,7 @@ class _SourceFile:
             self.variables.setdefault(statement.name, []).append(statement)
             return
         self.statements.append(statement)
-        for name in _bound(self, _nodes(statement)):
+        for name in _bound(self, nodes_of(statement)):
             self.variables.setdefault(name, []).append(statement)
 
     def note(self, node: _Import) -> None:
@@ -142,7 +153,7 @@ class _SourceFile:
     def text_of(self, name: str) -> str:
         """What makes a name what it is."""
         texts = [text for _before, text in self.definitions.get(name, ())]
-        return "\n".join((*texts, *map(ast.unparse, self.variables.get(name, ()))))
+        return "\n".join((*texts, *map(self.texts.__getitem__, self.variables.get(name, ()))))
 
     def take(self, name: str) -> Iterator[tuple[ast.stmt, int, str]]:
         """The statements that make a name what it is.
@@ -157,7 +168,8 @@ class _SourceFile:
                 return
         binding = self.variables.get(name, [])
         # What an import does as well.
-        taken = [] if self.is_joined else [s for s in self.statements if _shows(s)]
+        shown = (s for s in self.statements if isinstance(s, ast.Expr) and _is_shown(self.texts[s]))
+        taken = [] if self.is_joined else list[ast.stmt](shown)
         self.is_joined = True
         taken += [s for s in binding if isinstance(s, _Function | ast.ClassDef)]
         if not all(isinstance(s, _Function | ast.ClassDef) for s in binding):
@@ -166,18 +178,25 @@ class _SourceFile:
             taken += [s for s in rest if s in binding or _changes(s, name)]
         self.statements = [s for s in self.statements if s not in taken]
         for statement in taken:
-            yield statement, self.first, ast.unparse(statement)
+            yield statement, self.first, self.texts[statement]
 
 
-def _shows(statement: ast.stmt) -> bool:
-    """Whether a statement calls what shows some fact of a script."""
-    return isinstance(statement, ast.Expr) and bool(_MATTERS.search(ast.unparse(statement)))
+def _text(lines: list[str], statement: ast.stmt) -> str:
+    """The lines of a statement."""
+    above = getattr(statement, "decorator_list", ())
+    first = min([statement.lineno, *(decorator.lineno for decorator in above)])
+    return "\n".join(lines[first - 1 : statement.end_lineno])
+
+
+def _is_shown(text: str) -> bool:
+    """Whether a text shows some fact of a script."""
+    return any(part in text and re.search(whole, text) for part, whole in _SHOWN.items())
 
 
 def _changes(statement: ast.stmt, name: str) -> bool:
     """Whether a statement may change what a variable holds."""
     return not isinstance(statement, ast.Assign | ast.AnnAssign) and any(
-        isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement)
+        isinstance(node, ast.Name) and node.id == name for node in nodes_of(statement)
     )
 
 
@@ -197,14 +216,6 @@ def _split(text: str) -> tuple[str, _Definitions]:
         rest.append(part if named is None else "\n" * lines)
         begun, before = end, before + lines
     return "".join(rest), definitions
-
-
-def _nodes(node: ast.AST) -> list[ast.AST]:
-    """A node and all under it; `ast.walk` takes twice as long."""
-    nodes = [node]
-    for inner in nodes:
-        nodes += children(inner)
-    return nodes
 
 
 def _bound(module: _SourceFile, nodes: list[ast.AST]) -> set[str]:
@@ -267,7 +278,7 @@ class _Joiner:
 
     def add_folders(self, script: _SourceFile, tree: ast.Module) -> None:
         """Add the folders that a script adds to `sys.path`."""
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             match node:
                 case ast.Call(
                     func=ast.Attribute(
@@ -408,7 +419,7 @@ class _Joiner:
         return False
 
     def _shows(self, module: _SourceFile, text: str) -> bool:
-        if _MATTERS.search(text):
+        if _is_shown(text):
             return True
         # By their order in the text: a module that is read first has the first lines.
         words = dict.fromkeys(_WORDS.findall(text))
@@ -429,7 +440,7 @@ class _Joiner:
         """The script with all that it uses."""
         self._lines = whole.count("\n") + 1
         self._modules[script.path] = script
-        self._taken |= _bound(script, _nodes(tree))
+        self._taken |= _bound(script, nodes_of(tree))
         self._names |= {(script.path, name): name for name in script.variables}
         for name, origins in script.imports.items():
             target = self.find(script, name)
@@ -460,10 +471,10 @@ class _Joiner:
         """Take out what stands in the methods of a class that show nothing."""
         lines = text.splitlines()
         methods = [inner for inner in node.body if isinstance(inner, _Function)]
-        texts = {m: "\n".join(lines[m.lineno - 1 : m.end_lineno]) for m in methods}
+        texts = {m: _text(lines, m) for m in methods}
         kept = {m for m in methods if self._shows(module, texts[m])}
-        words = {m: {*_WORDS.findall(texts[m])} for m in methods}
-        while more := {m for m in methods if words[m] & {k.name for k in kept}} - kept:
+        words = {m: {*_WORDS.findall(texts[m])} for m in methods if m not in kept}
+        while more := {m for m in words if words[m] & {k.name for k in kept}} - kept:
             kept |= more
         for method in methods:
             if method not in kept:
@@ -481,7 +492,7 @@ class _Joiner:
         if isinstance(statement, ast.ClassDef):
             whole = statement.body
             rest = [inner for inner in whole if not isinstance(inner, _Function)]
-            fields = _bound(module, [node for inner in rest for node in _nodes(inner)])
+            fields = _bound(module, [node for inner in rest for node in nodes_of(inner)])
             for inner in whole:
                 is_method = isinstance(inner, _Function)
                 self._rename_part(module, inner, lines, None if is_method else fields)
@@ -499,7 +510,7 @@ class _Joiner:
         self, module: _SourceFile, part: ast.stmt, lines: int, bound: set[str] | None
     ) -> None:
         """Rename in a part of a statement; `bound` is None for what a function binds."""
-        nodes = _nodes(part)
+        nodes = nodes_of(part)
         bound = _bound(module, nodes) if bound is None else bound
         for node in nodes:
             if lines and hasattr(node, "lineno"):

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import chain
 
 from msgspec import Struct
@@ -33,6 +34,7 @@ from zerowiz.probe.script.source import (
     is_complete,
     last_name,
     literal,
+    nodes_of,
     unless_none,
 )
 
@@ -98,10 +100,10 @@ def _model(read: Reader) -> ValueSource:
     for call in read.source.calls:
         is_trainer = call.method.endswith("Trainer")
         kind = "Trainer" if is_trainer else _kind(call)
-        expr = call.argument("model" if is_trainer else "pretrained_model_name_or_path", 0)
-        if not kind or expr is None or call.method == "from_config":
-            continue
-        if kind == "Model" and is_other(call):
+        name = "model" if is_trainer else "pretrained_model_name_or_path"
+        expr = call.argument(name, 0) if kind else None
+        is_beside = kind == "Model" and is_other(call)
+        if expr is None or call.method == "from_config" or is_beside:
             continue
         paths |= {last_name(expr)} if kind == "Model" and not _is_parameter(expr, call) else set()
         by_kind[kind].append(read.bind(expr, call, "model" if is_trainer else None))
@@ -174,8 +176,10 @@ def _placements(read: Reader) -> Iterator[Placement]:
     """The device maps of the models that are loaded to be trained."""
     trained = {name for call in read.source.calls for name in _trained(call)}
     for call in read.source.calls:
-        expr = unless_none(read.source.keywords(call)[0].get("device_map"))
-        if expr is None or loads(read.source, call) != "Model" or is_other(call):
+        is_model = loads(read.source, call) == "Model" and not is_other(call)
+        given = read.source.keywords(call)[0] if is_model else {}
+        expr = unless_none(given.get("device_map"))
+        if expr is None:
             continue
         starts = [o for o in read.source.calls if call.function and o.method == call.function]
         names = {name for other in (call, *starts) for name in other.target.split()}
@@ -366,7 +370,7 @@ def _from_outside(
         functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
         for function in functions if len(makers) == 1 else ():
             is_init = function.name == "__init__"
-            if is_init and any(part is inner.node for part in ast.walk(function)):
+            if is_init and any(part is inner.node for part in nodes_of(function)):
                 names = [arg.arg for arg in function.args.args[1:]]
                 given = dict(zip(names, makers[0].node.args, strict=False))
                 value = makers[0].keyword(ast.unparse(expr)) or given.get(ast.unparse(expr))
@@ -526,7 +530,7 @@ def _resolve(
 ) -> _Use:
     """The LoraConfigs that an expression may stand for."""
     expr = follow(expr, call.scope)
-    inside = {id(node) for node in ast.walk(expr)}
+    inside = {id(node) for node in nodes_of(expr)}
     name = last_name(expr)
     for configs in (
         tuple(config for config in built if id(config.node) in inside),
@@ -536,7 +540,7 @@ def _resolve(
         if configs:
             # A function that returns at several places may return none.
             function = source.functions.get(name) if isinstance(expr, ast.Call) else None
-            nodes = ast.walk(function) if function else ()
+            nodes = nodes_of(function) if function else ()
             returns = sum(isinstance(node, ast.Return) for node in nodes)
             return _Use(call=call, configs=configs, hidden=returns > 1)
     # A parameter of a function: its callers pass one of the configs that the file builds, if any.
@@ -727,9 +731,10 @@ def _is_off(expr: ast.expr) -> bool:
 def _with_keyword(source: Source, name: str) -> Iterator[tuple[FunctionCall, ast.expr]]:
     """Every call that has this keyword, also in a dict behind `**`, with the keyword's value."""
     for call in source.calls:
-        keywords, _ = source.keywords(call)
-        if name in keywords and call.method != "dict":
-            yield call, keywords[name]
+        if call.method != "dict" and (name in call.words or None in call.words):
+            expr = source.keywords(call)[0].get(name)
+            if expr is not None:
+                yield call, expr
 
 
 def _quantized(read: Reader) -> ValueSource:
@@ -759,13 +764,17 @@ def _may_quantize(source: Source, call: FunctionCall) -> bool:
     return kbit or config is not None or _builds_elsewhere(source, call)
 
 
+@lru_cache(maxsize=1)
+def _given_as_model(source: Source) -> frozenset[ast.expr | None]:
+    return frozenset(call.words.get("model") for call in source.calls)
+
+
 def _builds_elsewhere(source: Source, call: FunctionCall) -> bool:
     """Whether a function of a module that is not seen builds the model."""
-    library, _ = source.imported(call.node.func)
     is_named = isinstance(call.node.func, ast.Name) and call.method in source.imports
-    if not is_named or library in _KNOWN:
+    if not is_named or source.imported(call.node.func)[0] in _KNOWN:
         return False
-    is_model = "model" in call.target.split() or call.node in source.given_as_model
+    is_model = "model" in call.target.split() or call.node in _given_as_model(source)
     return is_model and not any(isinstance(a, ast.Name) and a.id == "model" for a in call.node.args)
 
 

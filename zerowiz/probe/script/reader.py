@@ -22,6 +22,7 @@ from zerowiz.probe.script.source import (
     is_one_rank,
     last_name,
     literal,
+    nodes_of,
     unless_none,
     words,
 )
@@ -66,13 +67,13 @@ def _cap(expr: ast.expr, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
     owner = scope.owner(expr.id)
     match owner.values.get(expr.id):
         case [ast.expr() as first, ast.expr() as most] if expr.id in owner.caps:
-            names = {node.id for node in ast.walk(first) if isinstance(node, ast.Name)}
+            names = {node.id for node in nodes_of(first) if isinstance(node, ast.Name)}
             return None if expr.id in names else (first, most)
         case _:
             return None
 
 
-class Reader(Struct, frozen=True, kw_only=True):
+class Reader(Struct, frozen=True, kw_only=True, eq=False):
     """Answers what an expression of the source depends on."""
 
     source: Source

@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -241,8 +242,6 @@ HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 def parse_quietly(text: str | bytes) -> ast.Module:
     """The syntax tree of a script, without Python's warnings, such as of invalid escapes.
 
-    What stands under `if False:` or `if 0:` never runs, and is left out.
-
     Raises:
         SyntaxError: It is not Python.
         ValueError: It has a zero byte.
@@ -250,23 +249,22 @@ def parse_quietly(text: str | bytes) -> ast.Module:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tree = ast.parse(text)
-    statements: list[ast.AST] = [tree]
-    while statements:
-        node = statements.pop()
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Constant) and not node.test.value:
-            node.body = [ast.copy_location(ast.Pass(), node)]
-        below = children(node)
-        statements += (each for each in below if isinstance(each, ast.stmt | ast.excepthandler))
-    return tree
+        return ast.parse(text)
 
 
-class FunctionCall(Struct, frozen=True, kw_only=True):
+def words_of(node: ast.Call) -> dict[str | None, ast.expr]:
+    """What a call passes by keyword; by None, what stands behind `**`."""
+    return {word.arg: word.value for word in node.keywords}
+
+
+class FunctionCall(Struct, frozen=True, kw_only=True, eq=False):
     """A call, with its scope and the conditions that it is under."""
 
     node: ast.Call
     method: str
     """The last part of the called function's name."""
+    words: Mapping[str | None, ast.expr]
+    """Those of `words_of`."""
     scope: Scope
     tests: tuple[ast.expr, ...]
     """The conditions around it."""
@@ -291,8 +289,7 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
 
     def keyword(self, *names: str) -> ast.expr | None:
         """The value of the first of these keywords that the call has; None for none."""
-        words = self.node.keywords
-        return next((word.value for name in names for word in words if word.arg == name), None)
+        return next(filter(None, map(self.words.get, names)), None)
 
     def argument(self, name: str, position: int) -> ast.expr | None:
         """An argument by keyword or by position; a literal None counts as not given."""
@@ -313,7 +310,7 @@ def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> a
     return unless_none(value) if is_plain else None
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class Source(Struct, frozen=True, kw_only=True, eq=False):
     """The names and calls of a script; `walk` collects them from the syntax tree."""
 
     tree: ast.Module
@@ -340,8 +337,6 @@ class Source(Struct, frozen=True, kw_only=True):
     """The same by the library and the name of what it calls."""
     known: dict[ast.expr, tuple[str, str]] = field(default_factory=dict)
     """What `imported` returns of each function that is called."""
-    given_as_model: set[ast.expr] = field(default_factory=set)
-    """What is passed as `model=`."""
     reads: dict[str, set[str]] = field(default_factory=dict)
     """What each attribute is read of, also by `getattr`, other than to set what is generated."""
     altered: set[str] = field(default_factory=set)
@@ -421,7 +416,7 @@ class Source(Struct, frozen=True, kw_only=True):
             return None
         by_position = dict(zip(names, node.args, strict=False))
         value = calls[0].keyword(name.id) or by_position.get(name.id)
-        if value is None and not any(word.arg is None for word in node.keywords):
+        if value is None and None not in calls[0].words:
             value = default_of(function, name.id)
         return None if value is None else (value, calls[0])
 
@@ -469,12 +464,21 @@ _MODELS = frozenset({"model", "net", "unet", "transformer"})
 _SELF = frozenset({"self", "cls", "module", "state"})
 
 
-_NO_NODES = frozenset({"ctx", "op", "ops", "id", "attr", "kind", "type_comment"})
+# What holds no other node: kinds of nodes, and fields of the others.
+_LEAVES = (ast.Constant, ast.Global, ast.MatchSingleton, ast.Nonlocal)
+_NO_NODES = frozenset(
+    {
+        *("arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "kwd_attrs"),
+        *("level", "lineno", "module", "name", "op", "ops", "rest", "simple", "type_comment"),
+    }
+)
+_KINDS = [
+    kind for kind in vars(ast).values() if isinstance(kind, type) and issubclass(kind, ast.AST)
+]
 # The fields of each kind of node that hold others.
 _FIELDS = {
-    kind: tuple(name for name in kind._fields if name not in _NO_NODES)
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST)
+    kind: tuple(n for n in kind._fields if n not in _NO_NODES and not issubclass(kind, _LEAVES))
+    for kind in _KINDS
 }
 
 
@@ -484,10 +488,18 @@ def children(node: ast.AST) -> list[ast.AST]:
     for name in _FIELDS[type(node)]:
         value = getattr(node, name, None)
         if isinstance(value, list):
-            found += [item for item in value if isinstance(item, ast.AST)]
-        elif isinstance(value, ast.AST):
+            found += filter(None, value)
+        elif value is not None:
             found.append(value)
     return found
+
+
+def nodes_of(node: ast.AST) -> list[ast.AST]:
+    """A node and all under it; `ast.walk` takes twice as long."""
+    nodes = [node]
+    for inner in nodes:
+        nodes += children(inner)
+    return nodes
 
 
 def walk(tree: ast.Module, own_lines: int = 0) -> Source:
@@ -521,11 +533,13 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._find_namespaces()
         for call in self.source.calls:
             origin = self.source.imported(call.node.func)
-            if _OF_INITIALIZE.issubset(word.arg for word in call.node.keywords):
+            if call.words.keys() >= _OF_INITIALIZE:
                 # `ds_init(...)`, `self.backend_module.initialize(...)`
                 origin = ("deepspeed", "initialize")
             self.source.known[call.node.func] = origin
             self.source.by_origin.setdefault(origin, []).append(call)
+        fires = (call.node.args[:1] for call in self.source.calls_to("fire", "Fire"))
+        self.source.fired.update(a.id for given in fires for a in given if isinstance(a, ast.Name))
         self.source.unfrozen.extend(
             node for name, node in self._unfreezing if name in self.source.parameters
         )
@@ -543,16 +557,12 @@ class _ScopeVisitor(ast.NodeVisitor):
 
     def visit(self, node: ast.AST) -> None:
         """As that of the base, which looks at the context of each name as well."""
-        visitor = getattr(self, f"visit_{type(node).__name__}", None)
-        if visitor is not None:
-            visitor(node)
-        else:
-            self.generic_visit(node)
+        _VISITORS[type(node)](self, node)
 
     def generic_visit(self, node: ast.AST) -> None:
         """Visit what stands under a node."""
         for child in children(node):
-            self.visit(child)
+            _VISITORS[type(child)](self, child)
 
     def _visit_all(self, nodes: Iterable[ast.stmt]) -> None:
         for node in nodes:
@@ -662,10 +672,10 @@ class _ScopeVisitor(ast.NodeVisitor):
         """Remember the names that stand for each of a model's parameters."""
         if any(
             last_name(node) in _ALL_PARAMETERS
-            for node in ast.walk(values)
+            for node in nodes_of(values)
             if isinstance(node, ast.Call)
         ):
-            names = (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+            names = (node.id for node in nodes_of(target) if isinstance(node, ast.Name))
             self.source.parameters.update(dict.fromkeys(names, ast.unparse(values)))
 
     def visit_With(self, node: ast.With) -> None:
@@ -685,7 +695,7 @@ class _ScopeVisitor(ast.NodeVisitor):
             self._bind(target, value)
             if isinstance(target, ast.Subscript):
                 self.visit(target)
-        names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+        names = [n.id for t in targets for n in nodes_of(t) if isinstance(n, ast.Name)]
         names += [t.attr for t in targets if isinstance(t, ast.Attribute)]
         self._results.append((names, value))
         outer, self._target = (self._target, self._generates), " ".join(names)
@@ -740,6 +750,9 @@ class _ScopeVisitor(ast.NodeVisitor):
             self.source.option_texts.add(node.value)
 
     def visit_If(self, node: ast.If) -> None:
+        if isinstance(node.test, ast.Constant) and not node.test.value:
+            self._visit_all(node.orelse)  # the rest never runs
+            return
         self.visit(node.test)
         outer = self._tests
         if not is_main_guard(node.test):
@@ -766,6 +779,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         call = FunctionCall(
             node=node,
             method=last_name(node),
+            words=words_of(node),
             scope=self._scope,
             tests=self._tests,
             target=self._target,
@@ -775,7 +789,6 @@ class _ScopeVisitor(ast.NodeVisitor):
         )
         self.source.calls.append(call)
         self.source.by_method.setdefault(call.method, []).append(call)
-        self.source.given_as_model.update(w.value for w in node.keywords if w.arg == "model")
         if call.method in PARSE_CALLS:
             self._parsing_functions.add(self._function)
         match node.func, node.args:
@@ -784,8 +797,6 @@ class _ScopeVisitor(ast.NodeVisitor):
                 [] | [ast.Constant(value=True)],
             ):
                 self._unfreezing.append((name, node))
-            case _, [ast.Name(id=name), *_] if self.source.imported(node.func) == ("fire", "Fire"):
-                self.source.fired.add(name)
             case ast.Name(id="setattr"), [_, ast.Constant(value=str(attr)), *_]:
                 self.source.altered.add(attr)
             case ast.Attribute(value=ast.Name(id=name), attr=attr), _ if attr in _CHANGING:
@@ -802,6 +813,13 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._generates = outer or GENERATES.search(call.method) is not None
         self.generic_visit(node)
         self._generates = outer
+
+
+# What visits each kind of node.
+_VISITORS: Mapping[type[ast.AST], Callable[[_ScopeVisitor, Any], None]] = {
+    kind: getattr(_ScopeVisitor, f"visit_{kind.__name__}", _ScopeVisitor.generic_visit)
+    for kind in _KINDS
+}
 
 
 def _negate(test: ast.expr) -> ast.expr:

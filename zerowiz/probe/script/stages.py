@@ -9,7 +9,7 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.model import is_after_engine, is_other, loads
 from zerowiz.probe.script.reader import Reader, short_code
-from zerowiz.probe.script.source import OPTIMIZER, FunctionCall, decide, last_name
+from zerowiz.probe.script.source import OPTIMIZER, FunctionCall, decide, last_name, nodes_of
 from zerowiz.probe.script.trainer import (
     built_trainers,
     is_on_one_rank,
@@ -135,7 +135,7 @@ class _StageFinder:
         """Whether an expression goes on with `.weight`, and what is in it, or how large it is."""
         # An import that stands for those of a module has no line; the others are in their order.
         above = [s for s in self.source.tree.body if getattr(s, "lineno", line + 1) <= line]
-        parts = ast.walk(above[-1])
+        parts = nodes_of(above[-1])
         parents = {child: part for part in parts for child in ast.iter_child_nodes(part)}
         chain = []
         while isinstance(node := parents[node], ast.Attribute):

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -30,6 +31,7 @@ from zerowiz.probe.script.source import (
     follow,
     is_one_rank,
     last_name,
+    nodes_of,
     unless_none,
 )
 
@@ -59,6 +61,7 @@ class BuiltTrainer(Struct, frozen=True, kw_only=True):
     use: TrainerUse
 
 
+@lru_cache(maxsize=1)
 def built_trainers(read: Reader) -> list[BuiltTrainer]:
     """Each call of the script that builds a Trainer of these libraries, or one of another module.
 
@@ -102,8 +105,7 @@ def _use(source: Source, call: FunctionCall) -> TrainerUse | None:
     library, name = source.imported(func)
     if not name.endswith("Trainer") or (name == "Trainer" and library not in HF_LIBRARIES):
         return None
-    given = {word.arg for word in call.node.keywords}
-    if library in HF_LIBRARIES or {"args", "train_dataset"} & given:
+    if library in HF_LIBRARIES or {"args", "train_dataset"} & call.words.keys():
         return TrainerUse(name=name, line=call.line, code=f"{call.name}(...)")
     return None
 
@@ -174,8 +176,9 @@ class _Engine(Struct, frozen=True, kw_only=True):
 def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the places where a script saves the model that it trains by itself."""
     job, saves = trained_models(read), {}
+    of_trainers = _OF_TRAINERS & read.source.methods
     for call in read.source.calls:
-        if call.function in _OF_TRAINERS & read.source.methods:
+        if call.function in of_trainers:
             continue
         written = any(job.is_trained(*model) for model in _written(read, call))
         if written and not may_be_gathered(call):
@@ -221,6 +224,7 @@ def is_on_one_rank(call: FunctionCall) -> bool:
     return any(map(is_one_rank, (*call.tests, *left)))
 
 
+@lru_cache(maxsize=1)
 def trained_models(read: Reader) -> "TrainedModels":
     """Where DeepSpeed gets the models of a script."""
     return TrainedModels(source=read.source, engines=tuple(_engines(read)))
@@ -239,10 +243,9 @@ def _engines(read: Reader) -> Iterator[_Engine]:
         names = (*names_of([call.argument("model", 1)], call), *[*_targets(call)][:1])
         yield _Engine(call=call, models=frozenset(names))
     models = {name for call in source.calls for name in _model(source, call)}
-    for call in source.calls:
-        if call.method == "prepare":
-            prepared = {*names_of(call.node.args, call), *_targets(call)}
-            yield _Engine(call=call, models=frozenset(prepared & models))
+    for call in source.by_method.get("prepare", ()):
+        prepared = {*names_of(call.node.args, call), *_targets(call)}
+        yield _Engine(call=call, models=frozenset(prepared & models))
 
 
 def names_of(exprs: Sequence[ast.expr | None], call: FunctionCall) -> Iterator[_Name]:
@@ -286,7 +289,7 @@ def _written(read: Reader, call: FunctionCall) -> Iterator[tuple[ast.expr, Funct
         given = call.argument("state_dict", _METHODS[call.method])
         if given is not None:
             yield from _held(source, given, call)
-        elif call.method != "_save" and all(word.arg for word in call.node.keywords):
+        elif call.method != "_save" and None not in call.words:
             yield base, call
     if source.imported(func) in _WRITERS or (
         call.method == "save" and last_name(base and follow(base, call.scope)) == "Accelerator"
@@ -370,8 +373,8 @@ class TrainedModels(Struct, frozen=True, kw_only=True):
         # The Trainer hands it over when it trains.
         starts = [
             start.line
-            for start in self.source.calls
-            if start.method == "train" and start.function == call.function
+            for start in self.source.by_method.get("train", ())
+            if start.function == call.function
             if _name(getattr(start.node.func, "value", None), start.scope) in engine.trainers
         ]
         return call.line > min(starts, default=engine.call.line)
@@ -409,7 +412,7 @@ def _same_models(expr: ast.expr) -> list[ast.expr]:
 def may_be_gathered(call: FunctionCall) -> bool:
     """Whether a place may be come to with whole weights alone, or without DeepSpeed."""
     tests = (*call.tests, *call.around)
-    names = (node for test in tests for node in ast.walk(test) if isinstance(node, ast.Name))
+    names = (node for test in tests for node in nodes_of(test) if isinstance(node, ast.Name))
     values = (follow(name, call.scope) for name in names)
     return any(_MAY_BE_GATHERED.search(ast.unparse(expr)) for expr in (*tests, *values))
 
@@ -445,9 +448,9 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[ValueSource, ...]]:
     """What has to hold for each call of a trainer's `evaluate`."""
     names = {name for trainer in built for name in trainer.call.target.split()}
-    for call in read.source.calls:
+    for call in read.source.by_method.get("evaluate", ()):
         match call.node.func:
-            case ast.Attribute(value=base, attr="evaluate"):
+            case ast.Attribute(value=base):
                 name = last_name(base)
                 if name in names or name.lower().endswith("trainer"):
                     yield tuple(read.conditions(call))
@@ -522,9 +525,9 @@ def _models_beside(read: Reader, built: BuiltTrainer) -> Iterator[ValueSource]:
 def _items(read: Reader, expr: ast.expr, call: FunctionCall) -> Iterator[ast.expr]:
     """The items of a list, and what is appended to it; any other expression is its only one."""
     if isinstance(expr, ast.Name):
-        for other in read.source.calls:
+        for other in read.source.by_method.get("append", ()):
             match other.node.func:
-                case ast.Attribute(value=base, attr="append") if last_name(base) == expr.id:
+                case ast.Attribute(value=base) if last_name(base) == expr.id:
                     yield from other.node.args[:1]
                 case _:
                     pass

@@ -69,7 +69,7 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         unfused_adam_line=_unfused_adam_line(read) if steps else None,
     )
     if facts.integration is Integration.DEEPSPEED:
-        counts = any(call.method == _STEPS_OF_ENGINE for call in read.source.calls)
+        counts = _STEPS_OF_ENGINE in read.source.by_method
         facts = replace(facts, counts_micro_steps=counts)
         facts = facts.with_sources(accumulation_steps=ValueSource(from_config=True))
         set_keys = {key for keys in read.source.changed.values() for key in keys}
@@ -156,7 +156,7 @@ def with_float_batches(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """
     source, by = read.source, facts.integration
     starts = source.calls_to(*_STARTS[by]) if by in _STARTS else []
-    steps_here = any(call.method == "backward" for call in source.calls)
+    steps_here = "backward" in source.by_method
     text = source.text.replace('"', "'") if starts and steps_here else ""
     by_engine, named = by is Integration.DEEPSPEED, facts.mixed_precision
     is_set = _SECTIONS.search(text) if by_engine else named.code is not None and not named.seen
@@ -216,23 +216,19 @@ def _of_optimizer(
 
 def _clipping(read: Reader) -> ValueSource:
     """The norm to which a script clips; else what it calls by such a name."""
-    calls = [call for call in read.source.calls if call.method == "clip_grad_norm_"]
-    norms = [(call.argument("max_norm", 1), call) for call in calls]
-    given = [read.bind(norm, call, "max_norm") for norm, call in norms if norm is not None]
+    given = [
+        read.bind(norm, call, "max_norm")
+        for call in read.source.by_method.get("clip_grad_norm_", ())
+        if (norm := call.argument("max_norm", 1)) is not None
+    ]
     return agree(given) if given else by_name(read, OTHER_SETTINGS["max_grad_norm"].script_names)
-
-
-_TORCH_ADAMS = frozenset({"torch.optim.Adam", "torch.optim.AdamW"})
 
 
 def _unfused_adam_line(read: Reader) -> int | None:
     """The line of the first Adam of torch without `fused=True`; on CUDA the default is foreach."""
-    for call in read.source.calls:
-        fused = call.keyword("fused")
-        is_fused = isinstance(fused, ast.Constant) and fused.value is True
-        if read.source.origin(call.node.func) in _TORCH_ADAMS and not is_fused:
-            return call.line
-    return None
+    adams = (call for name in ("Adam", "AdamW") for call in read.source.calls_to("torch", name))
+    plain = (a.line for a in adams if getattr(a.keyword("fused"), "value", None) is not True)
+    return min(plain, default=None)
 
 
 def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -297,9 +293,9 @@ def _loader_batch(read: Reader) -> ValueSource:
     if any(_takes_loader(call) for call in read.source.calls_to("deepspeed", "initialize")):
         return ValueSource(from_config=True)
     sizes = []
-    for call in read.source.calls:
+    for call in read.source.by_method.get("DataLoader", ()):
         size = call.argument("batch_size", 1)
-        if call.method != "DataLoader" or size is None:
+        if size is None:
             continue
         about = f"{call.target} {ast.unparse(call.node.args[0]) if call.node.args else ''}".lower()
         if not _OTHER_LOADER.search(about) and not _OTHER_BATCH.search(ast.unparse(size).lower()):
@@ -321,9 +317,9 @@ def _loader_batch(read: Reader) -> ValueSource:
 
 def _loader_workers(read: Reader) -> Iterator[ValueSource]:
     """`num_workers=` of each DataLoader that may be the training one."""
-    for call in read.source.calls:
+    for call in read.source.by_method.get("DataLoader", ()):
         workers = call.keyword("num_workers")
-        if call.method == "DataLoader" and workers is not None:
+        if workers is not None:
             about = f"{call.target} {ast.unparse(call.node)}".lower()
             if not _OTHER_LOADER.search(about):
                 yield read.bind(workers, call, "num_workers")
@@ -370,10 +366,9 @@ def _accelerated_steps(read: Reader, call: FunctionCall) -> ValueSource:
     known = [value for value in values if value is not None]
     if known:
         return agree(known)
-    words = [word.arg for word in call.node.keywords]
-    if any(word is None or "plugin" in word for word in words):
+    if any(word is None or "plugin" in word for word in call.words):
         return UNSEEN
-    if not any(other.method == "prepare" for other in read.source.calls):
+    if "prepare" not in read.source.by_method:
         # Whatever trains has an Accelerator of its own.
         return UNSEEN
     # accelerate 1.x, accelerator.py, Accelerator.__init__.
@@ -528,6 +523,7 @@ def _is_quantized(read: Reader) -> bool:
         isinstance(expr, ast.Constant) and expr.value is True and not call.tests
         for call in read.source.calls
         for name in ("load_in_4bit", "load_in_8bit")
+        if name in call.words or None in call.words
         if (expr := read.source.keywords(call)[0].get(name)) is not None
     )
 
@@ -563,10 +559,12 @@ def _nothing(read: Reader) -> ValueSource:
 
 def _mentions_checkpointing(source: Source) -> bool:
     """Whether anything in the script could turn it on."""
-    keywords = (word.arg or "" for call in source.calls for word in call.node.keywords)
-    methods = (call.method for call in source.calls)
+    keywords = (word or "" for call in source.calls for word in call.words)
     return (
         bool(source.altered & _FIELDS)
         or any("checkpointing" in keyword for keyword in keywords)
-        or any("checkpoint" in name and not name.startswith(_CHECKPOINT_FILES) for name in methods)
+        or any(
+            "checkpoint" in name and not name.startswith(_CHECKPOINT_FILES)
+            for name in source.by_method
+        )
     )
