@@ -520,6 +520,15 @@ CASES = {
         0,
         ["finetuning_type: lora quantization_bit: null lora_rank: 16 then train:"],
     ),
+    "a key that needs another one": Case(
+        f"{LLAMA_FACTORY}double_quantization: true\n",
+        *((*OF_PROGRAM, "my.yml"), 0),
+        ["`double_quantization` without `quantization_bit` has no effect in my.yml"],
+    ),
+    "a key that has the other one": Case(
+        f"{LLAMA_FACTORY}double_quantization: true\nquantization_bit: 4\n",
+        *((*OF_PROGRAM, "my.yml"), 0, (), ["has no effect"]),
+    ),
     **{
         f"no key for {option}": Case(
             LLAMA_FACTORY,

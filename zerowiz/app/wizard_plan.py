@@ -253,6 +253,8 @@ def find_program_file(command: Command, reporter: Reporter) -> ProgramFile | Non
         reporter.note(
             _("`{key}` in {path} is not counted in what is predicted", key=key, path=path)
         )
+    for keys in file.job.without_effect:
+        reporter.note(_("{keys} has no effect in {path}", keys=keys, path=path))
     return file
 
 

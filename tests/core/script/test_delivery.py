@@ -345,7 +345,7 @@ def test_the_config_reaches_the_script_by_its_own_convention(
             ),
             (),
             "train.py line 12 names `ds_config_zero3_offload.json`, but zerowiz writes ",
-            "or choose the strategy of that file: `$stage 3 $offload all`",
+            "with `--force` where it exists",
         ),
         # The same name in another folder is another file.
         (

@@ -571,6 +571,7 @@ def plan_of(
         script=script,
         settled=tuple(resolved.settled),
         config=config,
+        transformers=read_version("transformers"),
         escalates=escalates,
     )
 

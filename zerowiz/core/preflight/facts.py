@@ -314,6 +314,8 @@ class PlannedJob(Struct, frozen=True, kw_only=True):
     """What DeepSpeed reads."""
     escalates: bool = False
     """Whether it may start again with a strategy that needs less memory."""
+    transformers: str | None = None
+    """The release that zerowiz finds, where that of the ranks is not known."""
 
     @property
     def strategy(self) -> Strategy:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from zerowiz.core.findings import Finding, Rule, Severity, found
+from zerowiz.core.findings import Finding, Rule, Severity, found, parse_release
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
+from zerowiz.core.preflight.facts import Installed, PlannedJob, PreflightInput
 from zerowiz.core.preflight.stages import check_stages
-from zerowiz.core.script.arguments import Option
+from zerowiz.core.script.arguments import REMOVED_FIELDS, Option
 from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.facts import ScriptFacts
@@ -145,6 +145,28 @@ def _arguments(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
 def _named(script: ScriptFacts, argument: Option) -> str:
     name = f"`{argument.flag}`"
     return name if argument.line is None else name + f" ({script.place(argument.line)})"
+
+
+REMOVED = Rule(
+    code="PF113",
+    name="removed-option",
+    severity=Severity.ERROR,
+    why="every rank ends as it reads the words after the script",
+    when="you pass a field of TrainingArguments that the installed transformers no longer has",
+)
+
+
+def _removed(planned: PlannedJob, run: Resolver, installed: Installed | None) -> Iterator[Finding]:
+    parser, version, severity = run.facts.parser, planned.transformers, Severity.WARNING
+    if installed is not None:
+        version, severity = installed.version("transformers"), Severity.ERROR
+    flags = (word.partition("=")[0] for word in run.words if word.startswith("--"))
+    for name in (flag.removeprefix("--") for flag in flags if parser.strict):
+        since, instead = REMOVED_FIELDS.get(name, (None, ""))
+        if since is not None and parse_release(version) >= since and not parser.of(name):
+            way = f"write `--{instead}` in its place" if instead else f"remove `--{name}`"
+            what = f"transformers {version} has no option `--{name}`"
+            yield found(REMOVED, what, way, severity=severity)
 
 
 OPTIMIZERS_DROPPED = Rule(
@@ -328,6 +350,7 @@ def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     if planned is None or planned.script is None:
         return
     yield from _arguments(planned, planned.script)
+    yield from _removed(planned, planned.script, inputs.facts.installed)
     yield from _placements(planned, planned.script)
     if planned.integration is Integration.HF:
         yield from _fsdp(planned.script)

@@ -420,6 +420,8 @@ _TRAINING_ARGUMENTS: Mapping[str, Field] = {
     "load_best_model_at_end": Field(Reads.TRUTH, default=False),
     "auto_find_batch_size": Field(Reads.TRUTH, default=False),
 }
+# sentence-transformers 5, base/training_args.py: it keeps what transformers has removed.
+_SENTENCE_ARGUMENTS = {**_TRAINING_ARGUMENTS, "warmup_ratio": Field(Reads.FLOAT, None)}
 # trl 1.16, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is. In older
 # releases both were false, so the default is not known. Each class has its own learning rate.
 _TRL_CONFIG: Mapping[str, Field] = {
@@ -464,9 +466,9 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
     "TrainingArguments": _TRAINING_ARGUMENTS,
     "Seq2SeqTrainingArguments": _TRAINING_ARGUMENTS,
     # sentence-transformers 5, training_args.py, and those of its cross and sparse encoders.
-    "SentenceTransformerTrainingArguments": _TRAINING_ARGUMENTS,
-    "CrossEncoderTrainingArguments": _TRAINING_ARGUMENTS,
-    "SparseEncoderTrainingArguments": _TRAINING_ARGUMENTS,
+    "SentenceTransformerTrainingArguments": _SENTENCE_ARGUMENTS,
+    "CrossEncoderTrainingArguments": _SENTENCE_ARGUMENTS,
+    "SparseEncoderTrainingArguments": _SENTENCE_ARGUMENTS,
     "SFTConfig": {**_SFT_CONFIG, "learning_rate": Field(Reads.FLOAT, 2e-5)},
     # trl 1.16, experimental/gkd/gkd_config.py, gold/gold_config.py: subclasses of SFTConfig.
     "GKDConfig": _SFT_CONFIG,
@@ -547,3 +549,23 @@ def field_options(
         return (on,)
     off = (f"--no_{name}", f"--no-{name.replace('_', '-')}")
     return (on, Option(flags=off, dest=name, default=True, takes=Takes.STORE_FALSE, line=line))
+
+
+# training_args.py of transformers 4.34 to 5.24: fields of TrainingArguments that are gone, each
+# with the first release without it, and what its warnings name instead.
+REMOVED_FIELDS: Mapping[str, tuple[Release, str]] = {
+    "evaluation_strategy": ((4, 51), "eval_strategy"),
+    "adafactor": ((5, 0), "optim"),
+    "half_precision_backend": ((5, 0), ""),
+    "include_inputs_for_metrics": ((5, 0), "include_for_metrics"),
+    "no_cuda": ((5, 0), "use_cpu"),
+    "overwrite_output_dir": ((5, 0), ""),
+    "per_gpu_eval_batch_size": ((5, 0), "per_device_eval_batch_size"),
+    "per_gpu_train_batch_size": ((5, 0), "per_device_train_batch_size"),
+    "push_to_hub_model_id": ((5, 0), "hub_model_id"),
+    "push_to_hub_token": ((5, 0), "hub_token"),
+    "save_safetensors": ((5, 0), ""),
+    "group_by_length": ((5, 2), "train_sampling_strategy"),
+    "logging_dir": ((5, 15), ""),
+    "warmup_ratio": ((5, 15), "warmup_steps"),
+}

@@ -12,8 +12,6 @@ from zerowiz.core.script.bindings import Words, read_said
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.script.settings_file import SettingsCopy, copy_path, copy_values
-from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import BY_DOCTOR, UnreachableScriptError, UsageError, ZerowizError
@@ -501,20 +499,13 @@ def _by_literal(run: _Run) -> Delivery:
     raise ZerowizError(
         f"{where} names `{literal}`, but zerowiz writes `{run.config_path}`",
         f"write `{run.config_path}` in {where}",
-        f"or write the plan to that file: `$config_via file:{shell.quote(literal)}`",
-        *_stage_hints(literal),
         f"or build on the script's own file: `$config {shell.quote(literal)} $stage auto`",
         f"or use that file unchanged: `$config {shell.quote(literal)}`",
+        (
+            f"or write the plan to that file: `$config_via file:{shell.quote(literal)}`, with "
+            "`--force` where it exists"
+        ),
     )
-
-
-def _stage_hints(literal: str) -> tuple[str, ...]:
-    """The options that make zerowiz write a file of that name."""
-    for strategy in STRATEGIES:
-        if strategy.config_name == posixpath.normpath(literal):
-            offload = f" $offload {strategy.offload}" if strategy.offload != Offload.NONE else ""
-            return (f"or choose the strategy of that file: `$stage {strategy.stage}{offload}`",)
-    return ()
 
 
 def _refuse(run: _Run) -> NoReturn:

@@ -35,6 +35,8 @@ class ProgramJob(Struct, frozen=True, kw_only=True):
     """What it says of the step, by the fields of the options."""
     not_counted: tuple[str, ...] = ()
     """Its keys that change what a rank holds, and that no formula counts."""
+    without_effect: tuple[str, ...] = ()
+    """Its keys that do nothing, as another one is not set."""
     excluding: tuple[str, ...] = ()
     """Its keys that exclude DeepSpeed, such as those of FSDP."""
     refused_sharded: tuple[str, ...] = ()
@@ -74,6 +76,8 @@ class Program(Struct, frozen=True, kw_only=True):
     evaluates_unasked: bool = False
     not_counted: tuple[str, ...]
     """Its keys that change memory in ways that zerowiz does not count."""
+    needing: tuple[str, ...] = ()
+    """A key, and those that do nothing without it."""
     excluding: tuple[str, ...] = ("fsdp", "fsdp_config")
     refused_sharded: tuple[str, ...] = ()
     """Its keys that it refuses at stage 3."""
@@ -198,6 +202,11 @@ def _read_job(program: Program, values: _Values) -> ProgramJob:
             if name in settings and name not in left_out
         },
         not_counted=(*(key for key in program.not_counted if values.get(key)), *unknown),
+        without_effect=tuple(
+            f"`{key}` without `{program.needing[0]}`"
+            for key in program.needing[1:]
+            if values.get(key) and not values.get(program.needing[0])
+        ),
         excluding=tuple(key for key in program.excluding if values.get(key)),
         refused_sharded=tuple(key for key in program.refused_sharded if values.get(key)),
     )
@@ -426,6 +435,8 @@ LLAMA_FACTORY = Program(
         "use_unsloth",
     ),
     parallel={},
+    # model/model_utils/quantization.py, configure_quantization.
+    needing=("quantization_bit", "quantization_method", "quantization_type", "double_quantization"),
     # hparams/parser.py, get_train_args.
     refused_sharded=("predict_with_generate", "pissa_init", "pure_bf16"),
 )

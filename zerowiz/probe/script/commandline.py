@@ -393,7 +393,10 @@ def command_line(source: Source) -> CommandLine:
     shows_options = _shows_options(source)
     parser = ScriptParser(
         options=(*_added(source), *fields, *fired) if reads_words else (),
-        abbreviates=not fired and not any(_forbids_abbreviation(call) for call in source.calls),
+        abbreviates=not fired
+        and all(
+            getattr(c.keyword("allow_abbrev"), "value", None) is not False for c in source.calls
+        ),
         complete=len(known) == len(classes)
         and all(arguments.complete for arguments in known)
         and shows_options,
@@ -704,8 +707,3 @@ def _parsed_classes(source: Source, call: FunctionCall) -> list[Arguments | None
     expr = follow(expr, call.scope)
     items = expr.elts if isinstance(expr, ast.Tuple | ast.List) else [expr]
     return [find_arguments(source, item) for item in items]
-
-
-def _forbids_abbreviation(call: FunctionCall) -> bool:
-    word = call.keyword("allow_abbrev")
-    return isinstance(word, ast.Constant) and word.value is False

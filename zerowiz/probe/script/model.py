@@ -30,6 +30,7 @@ from zerowiz.probe.script.source import (
     Scope,
     Source,
     decide,
+    entries,
     follow,
     is_complete,
     last_name,
@@ -186,9 +187,9 @@ def _placements(read: Reader) -> Iterator[Placement]:
         if not names & trained:
             continue
         expr = read.follow(expr, call)
-        whole = _whole(expr)
+        places = entries(expr, call.scope) or {}
         yield Placement(
-            place=read.bind(expr if whole is None else whole, call, "device_map"),
+            place=read.bind(places[""] if [*places] == [""] else expr, call, "device_map"),
             is_map=isinstance(expr, ast.Dict),
             conditions=tuple(read.conditions(call)),
             engine_is_known=is_after_engine(read, call),
@@ -221,15 +222,6 @@ def is_other(call: FunctionCall) -> bool:
     expr = call.argument("pretrained_model_name_or_path", 0)
     about = f"{call.target} {ast.unparse(expr) if expr else ''}".lower()
     return _OTHER_MODEL.search(about) is not None
-
-
-def _whole(expr: ast.expr) -> ast.expr | None:
-    """The place of the whole model in `{"": place}`."""
-    match expr:
-        case ast.Dict(keys=[ast.Constant(value="")], values=[place]):
-            return place
-        case _:
-            return None
 
 
 def is_after_engine(read: Reader, call: FunctionCall) -> bool:
@@ -345,8 +337,12 @@ def with_own_sizes(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
     if builds_theirs or not (layers.seen and width.seen and has_words):
         return facts
-    tied = bool(read.source.tied)
-    sizes = OwnSizes(layers=layers, hidden_size=width, vocab_size=vocabulary, is_tied=tied)
+    sizes = OwnSizes(
+        layers=layers,
+        hidden_size=width,
+        vocab_size=vocabulary,
+        is_tied=bool(read.source.tied),
+    )
     return replace(facts, own_sizes=sizes)
 
 
@@ -448,14 +444,18 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
+def _script_call(read: Reader, call: FunctionCall) -> ScriptCall:
+    conditions = tuple(read.conditions(call))
+    return ScriptCall(conditions=conditions, line=call.line, code=short_code(call.node))
+
+
 def _copies(read: Reader) -> Iterator[ScriptCall]:
     """Where a loop copies the model that it trains, or loads one beside it."""
     trained = {name for call in read.source.calls for name in _trained(call)}
     for call in read.source.calls:
         copied = {last_name(arg) for arg in call.node.args if call.method == "deepcopy"}
         if copied & trained or (_kind(call) == "Model" and _COPY.search(call.target.lower())):
-            conditions, code = tuple(read.conditions(call)), short_code(call.node)
-            yield ScriptCall(conditions=conditions, line=call.line, code=code)
+            yield _script_call(read, call)
 
 
 def _freezes(read: Reader) -> Iterator[ScriptCall]:
@@ -465,9 +465,7 @@ def _freezes(read: Reader) -> Iterator[ScriptCall]:
         about = f"{whose} {read.source.parameters.get(whose.partition('.')[0], '')}".lower()
         unfreezes = value is None or literal(value, call.scope) is True
         if not unfreezes and not _BESIDE.search(about):
-            conditions = tuple(read.conditions(call))
-            code = short_code(call.node)
-            yield ScriptCall(conditions=conditions, line=call.line, code=code)
+            yield _script_call(read, call)
 
 
 def _by_model_config(read: Reader, name: str) -> ValueSource:

@@ -1,7 +1,7 @@
 """Find the calls of a script that are right at some ZeRO stages only."""
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from zerowiz.core.script.facts import ScriptFacts, StageCall, StageKind
@@ -124,7 +124,10 @@ class _StageFinder:
         if call.method in {"get_input_embeddings", "get_output_embeddings"}:
             return self._is_used(call.node, call.line) and self.is_sharded(call, base)
         if call.method == "zip":
-            models = [model for arg in args for model in _whose_parameters(arg)]
+            methods = [arg.func for arg in args if isinstance(arg, ast.Call)]
+            models = [
+                m.value for m in methods if isinstance(m, ast.Attribute) and m.attr == "parameters"
+            ]
             return len(models) == len(args) and any(self.is_trained(call, m) for m in models)
         if call.method.endswith("_") and call.method != "requires_grad_":
             weight = base if base is not None and _weight_of(base) else next(iter(args), None)
@@ -216,14 +219,6 @@ def _gets_optimizer(call: FunctionCall) -> bool:
 _USES = frozenset({"shape", "size", "mean", "std", "norm", "clone", "copy_", "normal_", "numpy"})
 
 
-def _whose_parameters(expr: ast.expr) -> Iterator[ast.expr]:
-    match expr:
-        case ast.Call(func=ast.Attribute(value=model, attr="parameters")):
-            yield model
-        case _:
-            pass
-
-
 def _weight_of(expr: ast.expr | None) -> ast.expr | None:
     """The variable of `model.x.weight` or `model.x.weight.data`; None for anything else."""
     is_weight = False
@@ -250,15 +245,11 @@ def with_stage_calls(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         )
         for call in read.source.calls
         for kind in filter(None, (look(call) for look in kinds))
-        if not may_be_gathered(call if kind is not StageKind.NO_MODEL else _placed(call))
+        # What its function was left on before, such as FSDP, is asked by Accelerate itself.
+        if not may_be_gathered(replace(call, around=()) if kind is StageKind.NO_MODEL else call)
         if not _is_paired(read, call, kind)
     ]
     return replace(facts, stage_calls=tuple({call.line: call for call in reversed(calls)}.values()))
-
-
-def _placed(call: FunctionCall) -> FunctionCall:
-    """The call without what its function was left on before, such as FSDP."""
-    return replace(call, around=())
 
 
 def _is_paired(read: Reader, call: FunctionCall, kind: StageKind) -> bool:

@@ -559,10 +559,9 @@ def _nothing(read: Reader) -> ValueSource:
 
 def _mentions_checkpointing(source: Source) -> bool:
     """Whether anything in the script could turn it on."""
-    keywords = (word or "" for call in source.calls for word in call.words)
     return (
         bool(source.altered & _FIELDS)
-        or any("checkpointing" in keyword for keyword in keywords)
+        or any("checkpointing" in (word or "") for call in source.calls for word in call.words)
         or any(
             "checkpoint" in name and not name.startswith(_CHECKPOINT_FILES)
             for name in source.by_method
