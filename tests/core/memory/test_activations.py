@@ -1,6 +1,8 @@
 """What forward keeps, against the runs of tests/measured and against what autograd saves here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
 
 import pytest
 from measured.rows import Row, read_model, read_rows, workload_of
@@ -339,17 +341,24 @@ SOME_LAYERS = {
 ADAPTED_BAND = 0.012
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["replicated", "sharded"])
-@pytest.mark.parametrize("some", [False, True], ids=["all", "some"])
-@pytest.mark.parametrize(
-    ("family", "attention"),
-    [
-        (family, attention)
-        for family in CONFIGS
-        for attention in (Attention.SDPA, Attention.EAGER)
-        if (family, attention) != ("gemma2", Attention.SDPA)
-    ],
-)
+def frozen_blocks() -> Iterator[Any]:
+    """Every family with each kernel, some layers and all, sharded and not; any two of them always."""
+    for family, attention, some, sharded in product(
+        CONFIGS, (Attention.SDPA, Attention.EAGER), (False, True), (False, True)
+    ):
+        if (family, attention) != ("gemma2", Attention.SDPA):
+            sampled = (some == sharded) is (attention is Attention.SDPA)
+            yield pytest.param(
+                family,
+                attention,
+                some,
+                sharded,
+                marks=() if sampled else pytest.mark.thorough,
+                id=f"{family}-{attention}-{'some' if some else 'all'}-{'sharded' if sharded else 'whole'}",
+            )
+
+
+@pytest.mark.parametrize(("family", "attention", "some", "sharded"), [*frozen_blocks()])
 def test_a_frozen_block_keeps_what_autograd_saves_below_adapters(
     family: str, attention: Attention, *, some: bool, sharded: bool
 ) -> None:
