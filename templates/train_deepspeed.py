@@ -15,8 +15,10 @@ from pathlib import Path
 import deepspeed
 import torch
 from deepspeed import comm as dist
+from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 from portable_checkpoint import check_savable, load, save
 from portable_checkpoint.signals import SaveSignals
+from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations import HfDeepSpeedConfig
 
@@ -44,6 +46,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gradient_checkpointing", action="store_true")
+    parser.add_argument(
+        "--sequence_parallel", type=int, default=1, help="ranks that share each sequence (Ulysses)"
+    )
     parser.add_argument("--memory_fraction", type=float, help="of each GPU, to try things out")
     parser.add_argument("--local_rank", type=int, default=0, help="passed by the launcher")
     deepspeed.add_config_arguments(parser)
@@ -96,6 +101,46 @@ def build_optimizer(
     return deepspeed.ops.adam.DeepSpeedCPUAdam(model.parameters(), **settings)
 
 
+def share_sequences(model: PreTrainedModel, args: argparse.Namespace) -> object | None:
+    """Let groups of ranks exchange their parts of a sequence around each attention.
+
+    Evaluation runs whole sequences. The engine wants what this returns as its `mpu`.
+    """
+    if args.sequence_parallel == 1:
+        return None
+    return UlyssesSPAttentionHF.register_with_transformers(
+        model_name_or_path=model,
+        core_attn_implementation="sdpa",
+        sequence_parallel_size=args.sequence_parallel,
+        micro_batch_size=1,
+        seq_length_is_variable=True,
+        disable_in_eval=True,
+    )
+
+
+def loss_of(engine: deepspeed.DeepSpeedEngine, batch: torch.Tensor) -> torch.Tensor:
+    """This rank's part of the mean loss of a batch: all of it, unless ranks share sequences.
+
+    The parts of a group add up to the mean over all tokens of the batch, and so do the gradients:
+    DeepSpeed adds those of all ranks, and divides by the number of groups.
+    """
+    ranks = engine.sequence_parallel_size
+    if ranks == 1:
+        return engine(input_ids=batch, labels=batch).loss
+    # Before the cut: the first token of a part is what the part before it has to tell.
+    labels = functional.pad(batch[:, 1:], (0, 1), value=-100)
+    positions = torch.arange(batch.shape[1], device=batch.device).expand_as(batch)
+    place = dist.get_rank() % ranks
+    ids, labels, positions = (whole.chunk(ranks, 1)[place] for whole in (batch, labels, positions))
+    return engine(
+        input_ids=ids,
+        position_ids=positions,
+        labels=labels,
+        shift_labels=labels,
+        num_items_in_batch=batch.numel() - len(batch),
+    ).loss
+
+
 def train(engine: deepspeed.DeepSpeedEngine, tokens: torch.Tensor, args: argparse.Namespace) -> int:
     """Take the steps that are left; a resumed run draws what an unbroken one would.
 
@@ -107,17 +152,23 @@ def train(engine: deepspeed.DeepSpeedEngine, tokens: torch.Tensor, args: argpars
     done = load(engine, args.output_dir).step if args.resume else 0
     signals = SaveSignals() if args.save_on_signal else None
     shape = (engine.train_micro_batch_size_per_gpu(), 1)
-    micro_steps = engine.gradient_accumulation_steps()
+    micro_steps, ranks = engine.gradient_accumulation_steps(), engine.sequence_parallel_size
+    # Ranks that share sequences take by turns those that each would have alone.
+    first = dist.get_rank() // ranks * ranks
     for step in range(done + 1, args.steps + 1):
-        generator = torch.Generator().manual_seed(args.seed + 1_000_003 * step + dist.get_rank())
+        seeds = (args.seed + 1_000_003 * step + first + n for n in range(ranks))
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         mean_loss = torch.zeros((), device=engine.device)
-        for _ in range(micro_steps):
+        for micro_step in range(micro_steps):
+            generator = generators[micro_step % ranks]
             starts = torch.randint(len(tokens) - args.seq_len, shape, generator=generator)
             batch = tokens[starts + torch.arange(args.seq_len)].to(engine.device)
-            loss = engine(input_ids=batch, labels=batch).loss
+            loss = loss_of(engine, batch)
             engine.backward(loss)
             engine.step()
             mean_loss += loss.detach() / micro_steps
+        if ranks > 1:
+            dist.all_reduce(mean_loss, group=engine.mpu.get_sequence_parallel_group())
         if dist.get_rank() == 0 and (step % 5 == 0 or step in {done + 1, args.steps}):
             print(f"step {step}  loss {mean_loss.item():.3f}", flush=True)
         asked = signals.agreed(engine.device) if signals else 0
@@ -173,7 +224,11 @@ def main() -> None:
     model = build_model(args, ds_config)
     optimizer = build_optimizer(model, ds_config, args.lr)
     engine, *_ = deepspeed.initialize(
-        args=args, model=model, model_parameters=model.parameters(), optimizer=optimizer
+        args=args,
+        model=model,
+        model_parameters=model.parameters(),
+        optimizer=optimizer,
+        mpu=share_sequences(model, args),
     )
     tokens, held_out = read_tokens(args.corpus, args.seq_len)
     status = train(engine, tokens, args)

@@ -58,14 +58,6 @@ REFUSED = {
         engine("deepspeed.initialize(args=args, model=m, mpu=megatron)"),
         "`deepspeed.initialize(mpu=megatron)` in t.py line 7",
     ),
-    "Ulysses of an engine": (
-        "t.py",
-        engine(
-            "UlyssesSPAttentionHF.register_with_transformers('m', 'sdpa', sequence_parallel_size=4)\n"
-            "deepspeed.initialize(args=args, model=m)"
-        ),
-        "zerowiz does not plan sequence parallelism",
-    ),
     "a config in code": (
         "t.py",
         engine(
@@ -212,14 +204,21 @@ def shared(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
     """Each way to say it but an option."""
     (folder / "plain.py").write_text(trainer())
     (folder / "t.py").write_text(trainer(SHARED.format(more="")))
+    (folder / "e.py").write_text(engine(ULYSSES))
     (folder / "c.yaml").write_text(f"{HEAD}  parallelism_config_sp_size: 4\n")
     if request.param == "environment":
         monkeypatch.setenv("PARALLELISM_CONFIG_SP_SIZE", "4")
     return str(request.param)
 
 
+ULYSSES = """
+mpu = UlyssesSPAttentionHF.register_with_transformers('m', 'sdpa', sequence_parallel_size=args.tp)
+deepspeed.initialize(args=args, model=m, mpu=mpu)
+"""
+ENGINE_JOB = ("--model", "llama-3.1-8b", "--micro-batch", "1", "--lr", "1e-5")
 WAYS = {
     "script": ("t.py",),
+    "engine": (*ENGINE_JOB, "e.py", "--tp", "4"),
     "file": ("--config", "c.yaml", "plain.py"),
     "environment": ("plain.py",),
     "option": ("--sequence-parallel", "4", "--grad-accum", "1", "plain.py"),
@@ -228,7 +227,7 @@ WAYS = {
 
 @pytest.mark.parametrize("shared", WAYS, indirect=True)
 def test_gpus_share_sequences_by_each_way_to_say_so(here: Run, shared: str) -> None:
-    words = ("--per_device_train_batch_size", "1", "--bf16")
+    words = () if shared == "engine" else ("--per_device_train_batch_size", "1", "--bf16")
     assert (4, 2) == step_of(here, *WAYS[shared], *words)
 
 
@@ -308,14 +307,18 @@ def test_as_few_gpus_share_as_let_the_job_fit(
 
 
 def test_sharing_is_no_answer_where_the_states_do_not_fit(here: Run) -> None:
-    """Llama-3.1-70B: its states are 131 GiB on each of 8 H200, of 139.8."""
+    """Llama-3.1-70B: without its tokens it needs 140.5 GiB on each of 8 H200, of 139.8."""
     said = ("--machine", "8xH200", "--model", "llama-3.1-70b", "--seq-len", "32768")
     leanest = ("--gradient-checkpointing", "--loss", "liger")
     planned = json.loads(here("plan", "--json", *said, *leanest).stdout)
-    assert "is_the_sequence" not in [step["question"] for step in planned["flowchart"]]
+    assert ("is_the_sequence", False) in [
+        (step["question"], step["answer"]) for step in planned["flowchart"]
+    ]
     offered = [option for remedy in planned["remedies"] for option in remedy["change"]]
     assert "--method" in offered
     assert "--sequence-parallel" not in offered
+    screen = here("plan", *said, *leanest).stdout
+    assert "ZeRO-3 188.5 no > without its tokens 140.5 no" in " ".join(screen.split())
 
 
 def test_a_global_batch_below_the_gpus_wants_them_to_share(here: Run) -> None:

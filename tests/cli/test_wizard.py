@@ -36,6 +36,7 @@ TOO_BIG = (*A100, "--model", "7b", "--seq-len", "2048")
 MACHINE, SCRIPT, MODEL = "Plan for which machine?", "Which training script?", "Which model?"
 GOAL, LENGTH = "What is your goal?", "How many tokens per sequence?"
 # The last question itself stays on the screen once it is answered; its menu does not.
+SHARED = "How many GPUs share each sequence?"
 MICRO_BATCH, LAST = "How many sequences per rank at a time?", "yes, write the files"
 REFUSED, CHANGE = "What do you want to do?", "Change which answer?"
 REMEDY, LAUNCH = "What do you want to change?", "Launch now?"
@@ -189,6 +190,19 @@ CONVERSATIONS = {
         ],
         {"script": "train.py", "model": "2b", "seq-len": 512, "micro-batch": 2},
         TWO,
+    ),
+    "GPUs share each sequence": Conversation(
+        ("init", *A100, "--model", "1b", "--seq-len", "512", "train.py"),
+        [
+            (GOAL, ENTER),
+            (LAST, "change" + ENTER),
+            (CHANGE, "GPUs for each sequence: 1" + ENTER),
+            (SHARED, ERASE + "3" + ENTER),
+            ("a node has 4 GPUs", ERASE + "2" + ENTER),
+            ("2 groups of 2 GPUs", ""),
+            ("> " + LAST, ENTER),
+        ],
+        {"seq-len": 512, "sequence-parallel": 2},
     ),
     "another script asks what it leaves open": Conversation(
         ("init", *A100),

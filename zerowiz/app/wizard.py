@@ -180,6 +180,7 @@ _NAMES = {
     "precision": _("precision"),
     "optimizer": _("optimizer"),
     "attention": _("attention"),
+    "sequence_parallel": _("GPUs for each sequence"),
 }
 _WHICH = Question(key="change", flag="$yes", text=_("Change which answer?"), kind=AnswerKind.CHOICE)
 _NOTHING = Choice(value="nothing", title=_("nothing, go on"))

@@ -26,6 +26,7 @@ from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import (
     Objective,
+    list_shared,
     longest_tokens,
     native_precision,
     refuse_length,
@@ -648,6 +649,8 @@ class Wizard:
             job = followed.resolved.job
             values = {**job.workload.settings(), "global_batch": job.global_batch}
             values |= wizard.as_planned(followed.decision)
+            if not list_shared(job):
+                del values["sequence_parallel"]
         shown = as_answers({k: v for k, v in values.items() if k in _CHANGEABLE})  # type: ignore[misc]
         return {k: v for k, v in shown.items() if self._has_others(k, v, answers)}
 

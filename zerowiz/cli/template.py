@@ -8,7 +8,7 @@ from typing import Annotated, TextIO
 import typer
 
 from zerowiz.core import shell
-from zerowiz.core.decision.questions import TEMPLATES, Template, template_of
+from zerowiz.core.decision.questions import TEMPLATES, template_of
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.workload import MODEL_FOLDER, Loop
 from zerowiz.emit.files import add_files
@@ -24,6 +24,14 @@ def template(
     loop: Annotated[
         Loop, typer.Option("--loop", help="Training loop: the Trainer, or a plain loop")
     ] = TEMPLATES[0].loop,
+    shared: Annotated[
+        int,
+        typer.Option(
+            "--sequence-parallel",
+            min=1,
+            help="GPUs that share each sequence (Ulysses), in the plain loop",
+        ),
+    ] = 1,
 ) -> None:
     """Copy a training script that works into a folder, to start from"""
     if folder is None:
@@ -31,8 +39,9 @@ def template(
         return
     if folder.exists() and not folder.is_dir():
         raise ZerowizError(f"`{folder}` is not a folder", "name a folder, new or empty")
-    chosen = template_of(loop)
-    _show_copy(chosen, folder, add_files(read_template(chosen.script, folder)), sys.stdout)
+    chosen = template_of(loop if shared == 1 else Loop.ENGINE)
+    words = chosen.script if shared == 1 else f"--sequence-parallel {shared} {chosen.script}"
+    _show_copy(words, folder, add_files(read_template(chosen.script, folder)), sys.stdout)
 
 
 def _list_templates(stream: TextIO) -> None:
@@ -45,13 +54,11 @@ def _list_templates(stream: TextIO) -> None:
     stream.write("\nto copy one: zerowiz template DIR\n")
 
 
-def _show_copy(
-    template: Template, folder: Path, added: Sequence[PlannedFile], stream: TextIO
-) -> None:
+def _show_copy(words: str, folder: Path, added: Sequence[PlannedFile], stream: TextIO) -> None:
     """What lies in the folder now, and the command that trains it.
 
     Args:
-        template: The template.
+        words: The script of the template, after the options that it needs.
         folder: Where it lies.
         added: The files that were not there before.
         stream: Where it is shown.
@@ -61,6 +68,6 @@ def _show_copy(
     else:
         stream.write(f"all of it is in {folder} already\n")
     enter = "" if folder == Path() else f"cd {shell.quote(folder)} && "
-    rest = f"--model {MODEL_FOLDER} {template.script}"
+    rest = f"--model {MODEL_FOLDER} {words}"
     stream.write(f"\nnext: {enter}zerowiz launch {rest}\n")
     stream.write(f"on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n")

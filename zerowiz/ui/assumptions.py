@@ -13,7 +13,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import Calibration
-from zerowiz.core.workload import Reference, Workload
+from zerowiz.core.workload import Integration, Reference, Workload
 from zerowiz.translation import _, listing
 from zerowiz.ui import remedies
 from zerowiz.ui.text import gib
@@ -264,13 +264,19 @@ def each_layers(step: Workload) -> str:
     )
 
 
-def shared_sequences(step: Workload) -> str:
+def shared_sequences(step: Workload, integration: Integration) -> str:
     """What is different for what a model learns where GPUs share sequences.
 
     transformers 5.23, integrations/deepspeed.py, deepspeed_sp_compute_loss: each rank has the loss
     of all, so its gradient comes as often as ranks share; deepspeed 0.19.8 divides by the groups
     alone (stage_1_and_2.py, average_tensor). Seen on two CPU ranks: a norm of 1.528 for 0.764.
     """
+    if integration is Integration.DEEPSPEED:
+        return _(
+            "{shared} GPUs share each sequence: a batch has to have a multiple of {shared} tokens,"
+            " and the loop weights the losses of their parts itself",
+            shared=step.sequence_parallel,
+        )
     return _(
         "{shared} GPUs share each sequence: a batch has to have a multiple of {shared} tokens, the"
         " loss is the mean over micro-steps, and the gradient's norm, which is clipped, is {shared}"

@@ -132,8 +132,10 @@ def _short_answers(decision: Decision) -> Iterator[Line]:
         colour = ANSWER_COLOURS[answer]
         *_inside, named = sentences.short_links(decision.job.machine)
         if step.answer.question is FlowchartQuestion.IS_THE_SEQUENCE:
-            named = _("sequence")
-            answer = _("too long") if step.answer.answer else _("not too long")
+            states = bare_gib(step.answer.need_bytes or 0)
+            too_long = step.answer.answer
+            named = _("sequence") if too_long else _("without its tokens {gib}", gib=states)
+            answer = _("too long") if too_long else answer
         elif step.answer.question is FlowchartQuestion.FAST_INTERCONNECT:
             answer = _("fast") if step.answer.answer else _("slow")
         elif about is not None:

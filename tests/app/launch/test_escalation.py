@@ -38,8 +38,12 @@ def printed_losses(done: CompletedRun) -> dict[str, str]:
     )
 
 
-def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", ["1", pytest.param("2", marks=pytest.mark.thorough)])
+def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(
+    tmp_path: Path, shared: str
+) -> None:
     script = (TEMPLATES / "train_deepspeed.py", "--steps", "6", "--save_steps", "3")
+    script = ("--sequence-parallel", shared, *script)
     done = launch(tmp_path, "1,5,2", *STEP, *script)
 
     assert 0 == done.returncode, done.stderr[-4000:]

@@ -1,6 +1,7 @@
-"""`zerowiz launch --sequence-parallel` trains on two real ranks that share each sequence."""
+"""`zerowiz launch --sequence-parallel` trains on real ranks that share each sequence."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from paths import TESTS
 from ranks.harness import rank_environ, run
+from safetensors.torch import load_file
 
 SCRIPT = TESTS / "scripts" / "sequence_parallel.py"
 MICRO_STEPS, STEPS, TOKENS = 2, 3, 32
@@ -43,3 +45,35 @@ def test_two_ranks_that_share_sequences_learn_what_two_that_do_not_learn(tmp_pat
         assert one["losses"] == pytest.approx(other["losses"], rel=1e-5)
         # What a plan notes of clipping: the norm is as many times as large.
         assert [2 * norm for norm in one["norms"]] == pytest.approx(other["norms"], rel=1e-3)
+
+
+def loop(folder: Path, ranks: int, shared: int) -> tuple[dict[str, Any], str]:
+    """Adam's first moments, of gradients that were not clipped, and the loss of an evaluation."""
+    folder.mkdir()
+    env, zerowiz = rank_environ(folder / "reports"), [sys.executable, "-m", "zerowiz"]
+    said = run([*zerowiz, "template", "--sequence-parallel", str(shared), "."], env, folder)
+    command = said.stdout.partition("on a machine without a GPU: zerowiz ")[2].split()
+    assert (shared > 1) is ("--sequence-parallel" in command)
+    done = run(
+        [*zerowiz, command[0], "--yes", "--gpus-per-node", str(ranks), "--stage", "2"]
+        + ["--grad-accum", str(2 * shared), "--micro-batch", "1", "--precision", "fp32"]
+        + [*command[1:], "--steps", "3", "--seq_len", "64"],
+        env=env,
+        cwd=folder,
+    )
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    (lost,) = re.findall(r"^eval_loss ([\d.]+)$", done.stdout, re.MULTILINE)
+    return load_file(folder / "out" / "checkpoint-3" / "exp_avg.safetensors"), lost
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
+def test_a_plain_loop_that_shares_sequences_has_the_gradients_of_one_that_does_not(
+    tmp_path: Path, ranks: int
+) -> None:
+    (alone, one), (both, other) = (loop(tmp_path / str(n), ranks, n) for n in (1, 2))
+    assert one == other
+    for name, moments in alone.items():
+        scale = moments.abs().max()
+        assert (moments - both[name]).abs().max() < 1e-4 * scale, name

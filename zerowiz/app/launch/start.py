@@ -276,9 +276,10 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
     delivery = deliver(script.facts, words, path, folder, is_own=is_own, reads_base=reads_base)
     step, ranks = plan.resolved.job.workload, plan.resolved.job.machine.world_size
     if step.sequence_parallel > 1:
-        if script.facts.integration not in {Integration.HF, Integration.ACCELERATE}:
+        if script.facts.integration in {Integration.HF, Integration.ACCELERATE}:
+            delivery = replace(delivery, env={**delivery.env, **share_sequences(step, ranks)})
+        elif not script.facts.sequence_parallel.seen:
             raise not_shared(script.facts, step.sequence_parallel)
-        delivery = replace(delivery, env={**delivery.env, **share_sequences(step, ranks)})
     if shares_with_sleeping_vllm(plan.resolved.job.workload):
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
     if options.own_config is None or plan.resolved.handover.integration.row.as_written:

@@ -884,7 +884,9 @@ def find_basis(resolved: ResolvedJob, known: Collection[str] = ()) -> tuple[str,
         _in_fp32(facts, settings.precision, job),
         assumptions.beyond_positions(job.model, step),
         assumptions.each_layers(step) if step.checkpointed_each > 1 else None,
-        assumptions.shared_sequences(step) if step.sequence_parallel > 1 else None,
+        None
+        if step.sequence_parallel == 1
+        else assumptions.shared_sequences(step, resolved.handover.integration),
         _falls_back(job),
         f"`{options.config}`: {keys} not counted" if keys else None,
         f"`{options.config}` {assumptions.KEEPS_OPTIMIZER}" if buffers.keeps_optimizer else None,

@@ -220,6 +220,8 @@ _Timed = Callable[[StrategyEstimate], StrategyEstimate]
 """The same with the time of a step, where it was not asked for."""
 
 
+# Rule: with less of it for tokens, nobody would think of the sequence.
+_LONG_FRACTION = 0.1
 SAME_FRACTION = 0.05
 """Steps that are faster by no more are the same; then the simplest is taken.
 
@@ -370,7 +372,7 @@ class _Flowchart:
         return any(_takes_at_most(self.timed(other), own, factor) for other in sure)
 
     def ask_of_sequence(self, strategy: Strategy) -> None:
-        """Record that a strategy would fit without what grows with the tokens of a GPU.
+        """Record whether a strategy would fit without what grows with the tokens of a GPU.
 
         Less of that is the answer before offload: recomputing, a cheaper loss, then GPUs that share
         each sequence. What of it is open was tried; the others are for a person to take.
@@ -378,12 +380,16 @@ class _Flowchart:
         evaluated = self.find(strategy.name)
         if evaluated is None or evaluated.budget_bytes is None or evaluated.interval is None:
             return
-        need_bytes = evaluated.device_bytes - evaluated.estimate.of_tokens_bytes
+        of_tokens_bytes = evaluated.estimate.of_tokens_bytes
+        need_bytes = evaluated.device_bytes - of_tokens_bytes
         have_bytes = evaluated.budget_bytes
-        if need_bytes <= have_bytes < evaluated.device_bytes:
-            question = FlowchartQuestion.IS_THE_SEQUENCE
+        is_long = of_tokens_bytes >= _LONG_FRACTION * evaluated.device_bytes
+        if have_bytes < evaluated.device_bytes and (need_bytes <= have_bytes or is_long):
             answer = Answer(
-                question=question, answer=True, need_bytes=need_bytes, have_bytes=have_bytes
+                question=FlowchartQuestion.IS_THE_SEQUENCE,
+                answer=need_bytes <= have_bytes,
+                need_bytes=need_bytes,
+                have_bytes=have_bytes,
             )
             self.answers.append(answer)
 
@@ -477,7 +483,7 @@ def _choose(
     reasons = [reason]
     if flowchart.passed_over:
         reasons.append(Reason.UNCERTAIN_PASSED_OVER)
-    if any(a.question is FlowchartQuestion.IS_THE_SEQUENCE for a in flowchart.answers):
+    if any(a.question is FlowchartQuestion.IS_THE_SEQUENCE and a.answer for a in flowchart.answers):
         reasons.append(Reason.SEQUENCE_TOO_LONG)
     if chosen and chosen.verdict in _REMARKED:
         reasons.append(_REMARKED[chosen.verdict])

@@ -421,6 +421,19 @@ CHANGEABLE: tuple[Question, ...] = (
             for attention, row in ATTENTION_ROWS.items()
         ),
     ),
+    Question(
+        key="sequence_parallel",
+        flag="$sequence_parallel",
+        text=N_("How many GPUs share each sequence?"),
+        why=N_(
+            "Each of them holds a part of its tokens: the way to train sequences that do not fit."
+        ),
+        more=N_(
+            "It is 1, or divides the GPUs of a node, the attention heads and the length. The global"
+            " batch stays. Your batches need `position_ids`."
+        ),
+        kind=AnswerKind.COUNT,
+    ),
 )
 """What a person may change of a plan at its end, which has a value of each.
 

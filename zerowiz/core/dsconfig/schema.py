@@ -340,7 +340,7 @@ def release(version: str) -> tuple[int, ...]:
 PARALLEL_KEYS: Mapping[str, str] = {
     "tensor_parallel.autotp_size": "tensor parallelism",
     "tensor_parallel.tp.tp_size": "tensor parallelism",
-    "sequence_parallel_size": "sequence parallelism",
+    "sequence_parallel_size": "sequence parallelism by this key alone",
     "expert_parallel.enabled": "expert parallelism",
 }
 """The keys by which ranks share a tensor, a sequence or experts, and what that is called."""

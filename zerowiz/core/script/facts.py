@@ -143,6 +143,10 @@ class StageCall(ScriptCall, frozen=True, kw_only=True):
     kind: StageKind
 
 
+SHARED_SEQUENCES = "sequence parallelism"
+"""The only kind that is planned: its size is a setting."""
+
+
 class ParallelUse(ScriptCall, frozen=True, kw_only=True):
     """What makes several ranks share a tensor, a sequence or experts."""
 

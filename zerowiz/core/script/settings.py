@@ -34,6 +34,7 @@ from zerowiz.core.script.bindings import (
     spell,
 )
 from zerowiz.core.script.facts import (
+    SHARED_SEQUENCES,
     UNSEEN,
     Convention,
     ParallelUse,
@@ -593,7 +594,7 @@ def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str]) -> None
         if is_doubtful:
             continue
         said = f"`{use.code}` in {run.facts.where(use.line)}" if size is None else size.source
-        if size is None and "(sp_size=" in use.code:
+        if size is None and use.kind == SHARED_SEQUENCES:
             raise UsageError(
                 f"{said}: zerowiz does not see how many GPUs share each sequence",
                 "write the number there, or an option of the script",

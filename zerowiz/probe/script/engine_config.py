@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work, value_at
 from zerowiz.core.script.facts import (
+    SHARED_SEQUENCES,
     UNSEEN,
     Convention,
     Obstacle,
@@ -393,9 +394,10 @@ def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
 
 # accelerate 1.15, parallelism_config.py and utils/dataclasses.py; transformers 5.23,
 # modeling_utils.py; deepspeed 0.19.8, __init__.py and runtime/sequence_parallel/ulysses_sp.py.
+_BY_MPU = "the parallelism of an `mpu`"
 _SIZES: Mapping[str, Mapping[str, str]] = {
     "ParallelismConfig": {
-        "sp_size": "sequence parallelism",
+        "sp_size": SHARED_SEQUENCES,
         "cp_size": "context parallelism",
         "tp_size": "tensor parallelism",
     },
@@ -406,15 +408,18 @@ _SIZES: Mapping[str, Mapping[str, str]] = {
     },
     "from_pretrained": {"tp_plan": "tensor parallelism"},
     "tp_model_init": {"tp_size": "tensor parallelism"},
-    "register_with_transformers": {"sequence_parallel_size": "sequence parallelism"},
-    "initialize": {"mpu": "the parallelism of an `mpu`"},
+    "register_with_transformers": {"sequence_parallel_size": SHARED_SEQUENCES},
+    "initialize": {"mpu": _BY_MPU},
 }
 
 
 def with_parallelism(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add what makes ranks share more than data; the size of a sequence's group is a setting."""
     uses = (*_sizes(read), *_written_sizes(read))
-    shared = [use for use in uses if "(sp_size=" in use.code and use.size.seen]
+    if "register_with_transformers" in read.source.by_method:
+        # Its result is the `mpu`.
+        uses = tuple(use for use in uses if use.kind != _BY_MPU)
+    shared = [use for use in uses if use.kind == SHARED_SEQUENCES and use.size.seen]
     settled = [use for use in shared if not use.conditions or use.size.flag is not None]
     facts = facts.with_sources(sequence_parallel=agree(use.size for use in settled))
     if not facts.sequence_parallel.seen:
