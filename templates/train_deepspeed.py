@@ -121,8 +121,7 @@ def share_sequences(model: PreTrainedModel, args: argparse.Namespace) -> object 
 def loss_of(engine: deepspeed.DeepSpeedEngine, batch: torch.Tensor) -> torch.Tensor:
     """This rank's part of the mean loss of a batch: all of it, unless ranks share sequences.
 
-    The parts of a group add up to the mean over all tokens of the batch, and so do the gradients:
-    DeepSpeed adds those of all ranks, and divides by the number of groups.
+    The parts of a group add up to the mean over all tokens of the batch, and so do the gradients.
     """
     ranks = engine.sequence_parallel_size
     if ranks == 1:
@@ -153,6 +152,9 @@ def train(engine: deepspeed.DeepSpeedEngine, tokens: torch.Tensor, args: argpars
     signals = SaveSignals() if args.save_on_signal else None
     shape = (engine.train_micro_batch_size_per_gpu(), 1)
     micro_steps, ranks = engine.gradient_accumulation_steps(), engine.sequence_parallel_size
+    # DeepSpeed adds the gradients of all ranks, and divides by the groups; at stage 3 by all ranks
+    # (0.19.8, runtime/zero/stage3.py, __avg_scatter_grads), so that a group's are too small.
+    scale = ranks if engine.zero_optimization_partition_weights() else 1
     # Ranks that share sequences take by turns those that each would have alone.
     first = dist.get_rank() // ranks * ranks
     for step in range(done + 1, args.steps + 1):
@@ -164,7 +166,7 @@ def train(engine: deepspeed.DeepSpeedEngine, tokens: torch.Tensor, args: argpars
             starts = torch.randint(len(tokens) - args.seq_len, shape, generator=generator)
             batch = tokens[starts + torch.arange(args.seq_len)].to(engine.device)
             loss = loss_of(engine, batch)
-            engine.backward(loss)
+            engine.backward(loss * scale)
             engine.step()
             mean_loss += loss.detach() / micro_steps
         if ranks > 1:

@@ -47,15 +47,16 @@ def test_two_ranks_that_share_sequences_learn_what_two_that_do_not_learn(tmp_pat
         assert [2 * norm for norm in one["norms"]] == pytest.approx(other["norms"], rel=1e-3)
 
 
-def loop(folder: Path, ranks: int, shared: int) -> tuple[dict[str, Any], str]:
+def loop(folder: Path, ranks: int, stage: str, shared: int) -> tuple[dict[str, Any], str]:
     """Adam's first moments, of gradients that were not clipped, and the loss of an evaluation."""
     folder.mkdir()
     env, zerowiz = rank_environ(folder / "reports"), [sys.executable, "-m", "zerowiz"]
-    said = run([*zerowiz, "template", "--sequence-parallel", str(shared), "."], env, folder)
+    copy = ("template", "--loop", "engine", "--sequence-parallel", str(shared), ".")
+    said = run([*zerowiz, *copy], env, folder)
     command = said.stdout.partition("on a machine without a GPU: zerowiz ")[2].split()
     assert (shared > 1) is ("--sequence-parallel" in command)
     done = run(
-        [*zerowiz, command[0], "--yes", "--gpus-per-node", str(ranks), "--stage", "2"]
+        [*zerowiz, command[0], "--yes", "--gpus-per-node", str(ranks), "--stage", stage]
         + ["--grad-accum", str(2 * shared), "--micro-batch", "1", "--precision", "fp32"]
         + [*command[1:], "--steps", "3", "--seq_len", "64"],
         env=env,
@@ -68,11 +69,15 @@ def loop(folder: Path, ranks: int, shared: int) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.deepspeed
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("ranks", "stage"),
+    [(2, "3"), *(pytest.param(n, "2", marks=pytest.mark.thorough) for n in (2, 4))],
+)
 def test_a_plain_loop_that_shares_sequences_has_the_gradients_of_one_that_does_not(
-    tmp_path: Path, ranks: int
+    tmp_path: Path, ranks: int, stage: str
 ) -> None:
-    (alone, one), (both, other) = (loop(tmp_path / str(n), ranks, n) for n in (1, 2))
+    """Four ranks are two groups of two."""
+    (alone, one), (both, other) = (loop(tmp_path / str(n), ranks, stage, n) for n in (1, 2))
     assert one == other
     for name, moments in alone.items():
         scale = moments.abs().max()

@@ -349,6 +349,7 @@ AXOLOTL = Program(
     ),
     parallel={
         "context_parallel_size": "context parallelism",
+        "expert_parallel_size": "expert parallelism",
         "sequence_parallel_degree": "sequence parallelism",
         "tensor_parallel_size": "tensor parallelism",
     },
