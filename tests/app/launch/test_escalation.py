@@ -42,8 +42,8 @@ def printed_losses(done: CompletedRun) -> dict[str, str]:
 def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(
     tmp_path: Path, shared: str
 ) -> None:
-    script = (TEMPLATES / "train_deepspeed.py", "--steps", "6", "--save_steps", "3")
-    script = ("--sequence-parallel", shared, *script)
+    template = str(TEMPLATES / "train_deepspeed.py")
+    script = ("--sequence-parallel", shared, template, "--steps", "6", "--save_steps", "3")
     done = launch(tmp_path, "1,5,2", *STEP, *script)
 
     assert 0 == done.returncode, done.stderr[-4000:]

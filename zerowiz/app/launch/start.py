@@ -74,7 +74,6 @@ from zerowiz.core.script.config_delivery import (
     Delivery,
     add_settled,
     deliver,
-    not_shared,
     share_sequences,
 )
 from zerowiz.core.script.facts import ScriptFacts
@@ -279,7 +278,13 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
         if script.facts.integration in {Integration.HF, Integration.ACCELERATE}:
             delivery = replace(delivery, env={**delivery.env, **share_sequences(step, ranks)})
         elif not script.facts.sequence_parallel.seen:
-            raise not_shared(script.facts, step.sequence_parallel)
+            raise UsageError(
+                f"`$sequence_parallel {step.sequence_parallel}` works with a Trainer or an"
+                f" Accelerator: {script.facts.text_path} has a loop of its own",
+                "one that shares sequences: `zerowiz template --sequence-parallel"
+                f" {step.sequence_parallel} DIR`",
+                f"remove `$sequence_parallel {step.sequence_parallel}`",
+            )
     if shares_with_sleeping_vllm(plan.resolved.job.workload):
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
     if options.own_config is None or plan.resolved.handover.integration.row.as_written:

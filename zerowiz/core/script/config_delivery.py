@@ -435,15 +435,6 @@ def _by_environment(run: _Run) -> Delivery:
     return Delivery(script_args=run.script_args, env=env)
 
 
-def not_shared(facts: ScriptFacts, ranks: int) -> UsageError:
-    """The error where a plain loop would have to share sequences itself."""
-    return UsageError(
-        f"`$sequence_parallel {ranks}` works with a Trainer or an Accelerator: "
-        f"{facts.text_path} has a loop of its own",
-        f"remove `$sequence_parallel {ranks}`, or train with the Trainer of transformers",
-    )
-
-
 def share_sequences(step: Workload, ranks: int) -> dict[str, str]:
     """The variables by which the ranks of a Trainer or an Accelerator share sequences.
 

@@ -421,13 +421,12 @@ def with_parallelism(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         uses = tuple(use for use in uses if use.kind != _BY_MPU)
     shared = [use for use in uses if use.kind == SHARED_SEQUENCES and use.size.seen]
     settled = [use for use in shared if not use.conditions or use.size.flag is not None]
-    facts = facts.with_sources(sequence_parallel=agree(use.size for use in settled))
-    if not facts.sequence_parallel.seen:
-        settled = []
+    size = agree(use.size for use in settled)
     built = read.source.by_method.get("ParallelismConfig", [])
-    sizes = (read.keyword(call, "dp_shard_size") or UNSEEN for call in built)
-    facts = facts.with_sources(data_parallel=agree(sizes))
-    return replace(facts, parallel=tuple(use for use in uses if use not in settled))
+    replicas = agree(read.keyword(call, "dp_shard_size") or UNSEEN for call in built)
+    others = tuple(use for use in uses if not size.seen or use not in settled)
+    facts = facts.with_sources(sequence_parallel=size, data_parallel=replicas)
+    return replace(facts, parallel=others)
 
 
 def _sizes(read: Reader) -> Iterator[ParallelUse]:
