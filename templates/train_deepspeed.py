@@ -101,7 +101,9 @@ def build_optimizer(
     return deepspeed.ops.adam.DeepSpeedCPUAdam(model.parameters(), **settings)
 
 
-def share_sequences(model: PreTrainedModel, args: argparse.Namespace) -> object | None:
+def share_sequences(
+    model: PreTrainedModel, ds_config: HfDeepSpeedConfig, args: argparse.Namespace
+) -> object | None:
     """Let groups of ranks exchange their parts of a sequence around each attention.
 
     Evaluation runs whole sequences. The engine wants what this returns as its `mpu`.
@@ -112,7 +114,7 @@ def share_sequences(model: PreTrainedModel, args: argparse.Namespace) -> object 
         model_name_or_path=model,
         core_attn_implementation="sdpa",
         sequence_parallel_size=args.sequence_parallel,
-        micro_batch_size=1,
+        micro_batch_size=ds_config.get_value("train_micro_batch_size_per_gpu"),
         seq_length_is_variable=True,
         disable_in_eval=True,
     )
@@ -129,8 +131,8 @@ def loss_of(engine: deepspeed.DeepSpeedEngine, batch: torch.Tensor) -> torch.Ten
     # Before the cut: the first token of a part is what the part before it has to tell.
     labels = functional.pad(batch[:, 1:], (0, 1), value=-100)
     positions = torch.arange(batch.shape[1], device=batch.device).expand_as(batch)
-    place = dist.get_rank() % ranks
-    ids, labels, positions = (whole.chunk(ranks, 1)[place] for whole in (batch, labels, positions))
+    place, whole = dist.get_rank() % ranks, (batch, labels, positions)
+    ids, labels, positions = (each.chunk(ranks, 1)[place].contiguous() for each in whole)
     return engine(
         input_ids=ids,
         position_ids=positions,
@@ -230,7 +232,7 @@ def main() -> None:
         model=model,
         model_parameters=model.parameters(),
         optimizer=optimizer,
-        mpu=share_sequences(model, args),
+        mpu=share_sequences(model, ds_config, args),
     )
     tokens, held_out = read_tokens(args.corpus, args.seq_len)
     status = train(engine, tokens, args)

@@ -1,15 +1,13 @@
 """`zerowiz template`: a training script that works, to start from."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
 
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import TEMPLATES, template_of
-from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.workload import MODEL_FOLDER, Loop
 from zerowiz.emit.files import add_files
 from zerowiz.errors import ZerowizError
@@ -35,39 +33,23 @@ def template(
 ) -> None:
     """Copy a training script that works into a folder, to start from"""
     if folder is None:
-        _list_templates(sys.stdout)
+        for each in TEMPLATES:
+            is_default = " (default)" if each is TEMPLATES[0] else ""
+            sys.stdout.write(f"--loop {each.loop}{is_default}: {each.script}\n    {each.about}\n")
+        sys.stdout.write("\nto copy one: zerowiz template DIR\n")
         return
     if folder.exists() and not folder.is_dir():
         raise ZerowizError(f"`{folder}` is not a folder", "name a folder, new or empty")
-    chosen = template_of(loop if shared == 1 else Loop.ENGINE)
-    words = chosen.script if shared == 1 else f"--sequence-parallel {shared} {chosen.script}"
-    _show_copy(words, folder, add_files(read_template(chosen.script, folder)), sys.stdout)
-
-
-def _list_templates(stream: TextIO) -> None:
-    """The templates, and how one is copied."""
-    for template in TEMPLATES:
-        is_default = " (default)" if template is TEMPLATES[0] else ""
-        stream.write(
-            f"--loop {template.loop}{is_default}: {template.script}\n    {template.about}\n"
-        )
-    stream.write("\nto copy one: zerowiz template DIR\n")
-
-
-def _show_copy(words: str, folder: Path, added: Sequence[PlannedFile], stream: TextIO) -> None:
-    """What lies in the folder now, and the command that trains it.
-
-    Args:
-        words: The script of the template, after the options that it needs.
-        folder: Where it lies.
-        added: The files that were not there before.
-        stream: Where it is shown.
-    """
+    script = template_of(loop if shared == 1 else Loop.ENGINE).script
+    added = add_files(read_template(script, folder))
     if added:
-        stream.writelines(f"wrote {file.path}\n" for file in added)
+        sys.stdout.writelines(f"wrote {file.path}\n" for file in added)
     else:
-        stream.write(f"all of it is in {folder} already\n")
+        sys.stdout.write(f"all of it is in {folder} already\n")
     enter = "" if folder == Path() else f"cd {shell.quote(folder)} && "
-    rest = f"--model {MODEL_FOLDER} {words}"
-    stream.write(f"\nnext: {enter}zerowiz launch {rest}\n")
-    stream.write(f"on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n")
+    words = "" if shared == 1 else f"--sequence-parallel {shared} "
+    rest = f"--model {MODEL_FOLDER} {words}{script}"
+    sys.stdout.write(f"\nnext: {enter}zerowiz launch {rest}\n")
+    sys.stdout.write(
+        f"on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n"
+    )

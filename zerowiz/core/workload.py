@@ -1119,8 +1119,6 @@ class Workload(Struct, frozen=True, kw_only=True):
     @property
     def of_one_rank(self) -> "Workload":
         """The same with the tokens that one rank holds of each sequence."""
-        if self.sequence_parallel == 1:
-            return self
         return replace(self, sequence_tokens=-(-self.sequence_tokens // self.sequence_parallel))
 
     def replicas(self, ranks: int) -> int:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from paths import TESTS
-from ranks.harness import rank_environ, run
+from ranks.harness import BIN, rank_environ, run
 from safetensors.torch import load_file
+from templates.jobs import RAW, write_config
+
+from zerowiz.probe.preflight.interpreter import find_free_port
 
 SCRIPT = TESTS / "scripts" / "sequence_parallel.py"
 MICRO_STEPS, STEPS, TOKENS = 2, 3, 32
@@ -47,19 +50,15 @@ def test_two_ranks_that_share_sequences_learn_what_two_that_do_not_learn(tmp_pat
         assert [2 * norm for norm in one["norms"]] == pytest.approx(other["norms"], rel=1e-3)
 
 
-def loop(folder: Path, ranks: int, stage: str, shared: int) -> tuple[dict[str, Any], str]:
+def loop(folder: Path, ranks: int, stage: int, shared: int) -> tuple[dict[str, Any], str]:
     """Adam's first moments, of gradients that were not clipped, and the loss of an evaluation."""
-    folder.mkdir()
-    env, zerowiz = rank_environ(folder / "reports"), [sys.executable, "-m", "zerowiz"]
-    copy = ("template", "--loop", "engine", "--sequence-parallel", str(shared), ".")
-    said = run([*zerowiz, *copy], env, folder)
-    command = said.stdout.partition("on a machine without a GPU: zerowiz ")[2].split()
-    assert (shared > 1) is ("--sequence-parallel" in command)
+    steps = {"gradient_accumulation_steps": 2 * shared, "gradient_clipping": 0.0}
+    config = write_config(folder, stage, bf16={"enabled": False}, **steps)
+    words = ("--sequence_parallel", str(shared), "--steps", "3", "--seq_len", "64")
     done = run(
-        [*zerowiz, command[0], "--yes", "--gpus-per-node", str(ranks), "--stage", stage]
-        + ["--grad-accum", str(2 * shared), "--micro-batch", "1", "--precision", "fp32"]
-        + [*command[1:], "--steps", "3", "--seq_len", "64"],
-        env=env,
+        (BIN / "deepspeed", "--num_gpus", str(ranks), "--master_port", str(find_free_port()), RAW)
+        + (*words, "--deepspeed", "--deepspeed_config", config),
+        env=rank_environ(folder / "reports"),
         cwd=folder,
     )
     assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
@@ -71,10 +70,10 @@ def loop(folder: Path, ranks: int, stage: str, shared: int) -> tuple[dict[str, A
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "stage"),
-    [(2, "3"), *(pytest.param(n, "2", marks=pytest.mark.thorough) for n in (2, 4))],
+    [(2, 3), *(pytest.param(n, 2, marks=pytest.mark.thorough) for n in (2, 4))],
 )
 def test_a_plain_loop_that_shares_sequences_has_the_gradients_of_one_that_does_not(
-    tmp_path: Path, ranks: int, stage: str
+    tmp_path: Path, ranks: int, stage: int
 ) -> None:
     """Four ranks are two groups of two."""
     (alone, one), (both, other) = (loop(tmp_path / str(n), ranks, stage, n) for n in (1, 2))

@@ -380,11 +380,10 @@ class _Flowchart:
         evaluated = self.find(strategy.name)
         if evaluated is None or evaluated.budget_bytes is None or evaluated.interval is None:
             return
-        of_tokens_bytes = evaluated.estimate.of_tokens_bytes
-        need_bytes = evaluated.device_bytes - of_tokens_bytes
+        need_bytes = evaluated.device_bytes - evaluated.estimate.of_tokens_bytes
         have_bytes = evaluated.budget_bytes
-        is_long = of_tokens_bytes >= _LONG_FRACTION * evaluated.device_bytes
-        if have_bytes < evaluated.device_bytes and (need_bytes <= have_bytes or is_long):
+        most_bytes = max(have_bytes, (1 - _LONG_FRACTION) * evaluated.device_bytes)
+        if have_bytes < evaluated.device_bytes and need_bytes <= most_bytes:
             answer = Answer(
                 question=FlowchartQuestion.IS_THE_SEQUENCE,
                 answer=need_bytes <= have_bytes,

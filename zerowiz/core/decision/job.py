@@ -368,8 +368,7 @@ def why_not_shared(job: Job, ranks: int) -> str | None:
 
 def list_shared(job: Job) -> tuple[int, ...]:
     """How many ranks of a node can share each sequence, the fewest first."""
-    counts = range(2, len(job.machine.gpus) + 1)
-    return tuple(ranks for ranks in counts if why_not_shared(job, ranks) is None)
+    return tuple(n for n in range(2, len(job.machine.gpus) + 1) if not why_not_shared(job, n))
 
 
 def shared_by(workload: Workload, ranks: int) -> Workload:

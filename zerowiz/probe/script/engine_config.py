@@ -416,17 +416,18 @@ _SIZES: Mapping[str, Mapping[str, str]] = {
 def with_parallelism(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add what makes ranks share more than data; the size of a sequence's group is a setting."""
     uses = (*_sizes(read), *_written_sizes(read))
-    if "register_with_transformers" in read.source.by_method:
-        # Its result is the `mpu`.
-        uses = tuple(use for use in uses if use.kind != _BY_MPU)
     shared = [use for use in uses if use.kind == SHARED_SEQUENCES and use.size.seen]
     settled = [use for use in shared if not use.conditions or use.size.flag is not None]
     size = agree(use.size for use in settled)
     built = read.source.by_method.get("ParallelismConfig", [])
     replicas = agree(read.keyword(call, "dp_shard_size") or UNSEEN for call in built)
-    others = tuple(use for use in uses if not size.seen or use not in settled)
     facts = facts.with_sources(sequence_parallel=size, data_parallel=replicas)
-    return replace(facts, parallel=others)
+    # What Ulysses returns is the `mpu`.
+    by_ulysses = "register_with_transformers" in read.source.by_method
+    others = (use for use in uses if use.kind != _BY_MPU or not by_ulysses)
+    return replace(
+        facts, parallel=tuple(use for use in others if not size.seen or use not in settled)
+    )
 
 
 def _sizes(read: Reader) -> Iterator[ParallelUse]:
