@@ -407,7 +407,7 @@ def test_what_is_no_price_is_refused_with_how_one_is_written(text: str) -> None:
     ("texts", "why"),
     [
         (["Z9000=2"], "`Z9000` is not a GPU or an instance"),
-        (["8xH200=2"], "`8xH200` is not a GPU or an instance"),
+        (["8xH200=2"], "`8xH200` is a machine, and a price is of one GPU"),
         (["H200=1,H200=2"], "a second price of the same"),
         (["1", "2"], "a second price of the same"),
     ],

@@ -21,6 +21,8 @@ from zerowiz.core.structs import replace, shows
 from zerowiz.errors import UsageError
 
 _DOLLARS = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
+# A machine as `--machine` takes it: `2x8xH100`.
+_COUNTED = re.compile(r"(?:\d+x)+(.+)", re.IGNORECASE)
 _HINT = (
     "write dollars per GPU hour: `$price 2.50`, or by name: "
     "`$price H100-80GB=2.50,p5.48xlarge=12.25`"
@@ -113,6 +115,12 @@ def _named(
     if instance is not None:
         return Price(dollars_per_hour=dollars, name=name, instance=instance.name)
     gpus = frozenset(row.name for row in match_models(name, table))
+    counted = _COUNTED.fullmatch(name)
+    if counted is not None:
+        raise UsageError(
+            f"`$price {name}=...`: `{name}` is a machine, and a price is of one GPU",
+            f"write what an hour of one GPU costs: `$price {counted[1]}=2.50`",
+        )
     if name and not gpus:
         close = ", ".join(f"`{other}`" for other in close_names(name, table, instances))
         raise UsageError(
