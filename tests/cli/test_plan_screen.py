@@ -125,6 +125,11 @@ def test_what_has_no_room_gives_way(
             assert "`--bs " in screen.getvalue()
 
 
+def test_whether_offload_fits_is_unknown_where_the_host_is(here: Run) -> None:
+    shown = here("plan", "-v", "--machine", "4xA100-40GB", "--model", "7b").stdout
+    assert "● With everything offloaded?  unknown\n" in shown
+
+
 def test_gpus_of_unknown_memory_have_a_table_too(folder: Path, here: Run) -> None:
     gpus = [{"index": index, "name": "NVIDIA Foo"} for index in range(2)]
     machine = {"schema_version": 1, "machine": {"gpus": gpus}}

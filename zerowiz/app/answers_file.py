@@ -293,7 +293,7 @@ def with_file(typed: Layers, file: AnswersFile, use: FileUse) -> Layers:
     if layers.script is not None and typed.script is None:
         words += [layers.script, *layers.script_args]
     shown = " ".join(quote_words(words))
-    what = f"from `{file.name}`: `{shown}`" if words else f"`{file.name}` sets nothing"
+    what = f"from `{file.name}`: `{shown}`" if words else f"`{file.name}` sets nothing else"
     return replace(
         layers, options=options, values={**layers.values, **said}, notes=(*layers.notes, what)
     )

@@ -78,6 +78,7 @@ ANSWER_COLOURS: Mapping[str, Colour] = {
     _("no"): Colour.BAD,
     _("too slow"): Colour.BAD,
     _("uncertain"): Colour.DOUBT,
+    _("unknown"): Colour.DOUBT,
 }
 _UNKNOWN = _(", unknown")
 

@@ -505,9 +505,11 @@ def answered(decision: Decision, value: Answer) -> str:
     refused = decision.chosen is None and Reason.SLOW_LINK_REFUSES_ZERO3 in decision.reasons
     if refused and value.question is FlowchartQuestion.FITS_ZERO3:
         return _("too slow")
-    uncertain = value.strategy is not None and (_of(decision, value).verdict is Verdict.UNCERTAIN)
-    if uncertain:
+    about = None if value.strategy is None else _of(decision, value)
+    if about is not None and about.verdict is Verdict.UNCERTAIN:
         return _("uncertain")
+    if about is not None and about.is_host_unknown:
+        return _("unknown")
     return _("yes") if value.answer else _("no")
 
 
