@@ -18,7 +18,7 @@ from paths import ROOT
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure, merge_nodes
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.probe.machine.fleet import argv_for, ask_nodes, by_ssh, node_command
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 
 pytestmark = pytest.mark.cluster
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from kills.harness import HERE, SHIM, Ended, Job, supervised
 from ranks.harness import drop_shared_memory, rank_environ
 
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 
 DEEPSPEED = Path(sys.executable).with_name("deepspeed")
 RANKS = 2

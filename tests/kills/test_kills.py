@@ -14,7 +14,7 @@ from kills.harness import HERE, SHIM, Job, carries, end_process, processes, supe
 from paths import TEMPLATES
 from ranks.harness import drop_shared_memory, rank_environ, run
 
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 
 # A real compile that is killed in the middle keeps no later job waiting.
 

@@ -24,9 +24,8 @@ if __name__ == "__main__":
 from net.public import find_repositories, put_files
 
 from zerowiz.app.api import read_machine
-from zerowiz.app.decide import plan_options
+from zerowiz.app.decide import note_choices, plan_config, plan_options
 from zerowiz.app.options import Options
-from zerowiz.app.plan_files import note_choices, plan_config
 from zerowiz.app.reporter import SILENT
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.dsconfig.hjson import Dialect, parse, plain

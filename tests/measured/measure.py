@@ -59,8 +59,7 @@ from zerowiz.errors import ZerowizError
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.model.hf import Named, read_config_json
 from zerowiz.probe.package_data import read_transformers_release
-from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.probe.preflight.read_facts import try_core_binding
+from zerowiz.probe.preflight.read_facts import find_programs, try_core_binding
 
 _TESTS = Path(__file__).parents[1]
 # Why a rank's case was killed: another rank had failed.

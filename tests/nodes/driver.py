@@ -15,7 +15,7 @@ from zerowiz.emit.files import write_files
 from zerowiz.emit.job import supervise
 from zerowiz.probe.machine.host import cpu_machine
 from zerowiz.probe.nodes import read_hostfile
-from zerowiz.probe.preflight.interpreter import find_programs
+from zerowiz.probe.preflight.read_facts import find_programs
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 
 NODES = ("n1", "n2")
 _HOSTS_FILE = Path("/etc/hosts")

@@ -49,8 +49,7 @@ from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.package_data import read_gpu_table
-from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.probe.preflight.read_facts import try_core_binding
+from zerowiz.probe.preflight.read_facts import find_programs, try_core_binding
 
 _MEASURED = Path(__file__).parents[1] / "measured" / "times"
 # To choose the cases, and to load the libraries.

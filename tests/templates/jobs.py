@@ -9,7 +9,7 @@ from typing import Any
 from paths import TEMPLATES
 from ranks.harness import BIN, CompletedRun, rank_environ, read_reports, run
 
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 
 RAW = TEMPLATES / "train_deepspeed.py"
 TRAINER = TEMPLATES / "train_hf.py"

@@ -13,7 +13,7 @@ from paths import TESTS
 from ranks.harness import BIN, drop_shared_memory, end_group, rank_environ, read_reports, run
 from templates.jobs import RAW, TRAINER, by_environment, eval_loss, launch, losses, write_config
 
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 
 IN_CODE = TESTS / "scripts" / "hf_in_code.py"
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import pytest
 from kills.harness import HERE, SHIM, read_stat
 
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 from zerowiz.worker.rank import MEMORY_VARIABLE, POLL_S, write_all
 
 ALONE = {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 
 # A rank that waits for one that is gone hangs: then the alarm ends it, and it has no answer.
 PATIENCE_SECONDS = 60

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import msgspec
 from msgspec import Struct
 
-from zerowiz.app.decide import Plan, plan_options, require_strategy
+from zerowiz.app.decide import Plan, encode_plan, plan_options, require_strategy
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options, RunQuestion, lasting, settable, with_plain
-from zerowiz.app.plan_files import encode_plan
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import config_file, lr_needed
 from zerowiz.app.resolve.workload import check_own_config

@@ -8,12 +8,12 @@ from zerowiz.app.decide import (
     Plan,
     machine_of,
     note_basis,
+    note_choices,
     plan_options,
     plan_resolved,
 )
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
-from zerowiz.app.plan_files import note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.decision.remedy_table import Expense, Remedy

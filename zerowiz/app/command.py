@@ -30,7 +30,7 @@ from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS
 from zerowiz.errors import AnswerNeededError, UsageError
-from zerowiz.probe.preflight.interpreter import find_module_file
+from zerowiz.probe.preflight.read_facts import find_module_file
 from zerowiz.probe.script.read_script import read_script
 
 # Understand what stands where the script is named: a script, or a module.

@@ -10,11 +10,10 @@ from msgspec import Struct, field
 
 from zerowiz.app.ask import answer, by_default_of, open_questions
 from zerowiz.app.command import Command, find_script, read_to_launch, understand_command
-from zerowiz.app.decide import Plan, note_basis, plan_options, require_strategy
+from zerowiz.app.decide import Plan, note_basis, note_choices, plan_options, require_strategy
 from zerowiz.app.launch.start import deliver_plan, plan_of, preflight_input
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
-from zerowiz.app.plan_files import note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.workload import (
     check_accounting,
@@ -34,7 +33,7 @@ from zerowiz.core.preflight.script import (
 from zerowiz.core.script.settings import ScriptRun, settings_of
 from zerowiz.errors import AnswerNeededError, LineEdit, LostEdit, UsageError, ZerowizError
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
-from zerowiz.probe.preflight.interpreter import find_programs
+from zerowiz.probe.preflight.read_facts import find_programs
 from zerowiz.probe.script.line_edits import with_line_edits
 
 T = TypeVar("T")

@@ -70,7 +70,7 @@ def plan_job(
         from zerowiz.app.launch.start import note_script  # noqa: PLC0415 - as above
 
         note_script(result.decided, run, reporter)
-    from zerowiz.app.plan_files import note_change  # noqa: PLC0415 - as above
+    from zerowiz.app.decide import note_change  # noqa: PLC0415 - as above
 
     note_change(result.decided, reporter)
     return result

@@ -7,11 +7,10 @@ from msgspec import Struct
 from zerowiz.app.answers_file import NotTextError, plan_answers, write_answers
 from zerowiz.app.ask import Person
 from zerowiz.app.command import Command
-from zerowiz.app.decide import Plan, note_emulation, require_strategy
+from zerowiz.app.decide import Plan, losses_shown, note_emulation, plan_job_file, require_strategy
 from zerowiz.app.launch.start import Start, deliver_plan, note_script, plan_files
 from zerowiz.app.machines.machine import find_node, is_here
 from zerowiz.app.options import Options, as_words, with_plain
-from zerowiz.app.plan_files import losses_shown, plan_job_file
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import TEMPLATE
@@ -29,7 +28,7 @@ from zerowiz.core.units import keep_batch
 from zerowiz.core.workload import SETTINGS, Method, Workload
 from zerowiz.emit.files import add_files, refuse_other_files, remove_added, write_files
 from zerowiz.errors import UsageError
-from zerowiz.probe.config_file import names_yaml, read_program_file
+from zerowiz.probe.config_text import names_yaml, read_program_file
 from zerowiz.probe.files import FILE_NAME
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.probe.package_data import read_template

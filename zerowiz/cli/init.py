@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.answers_file import ask_anew
+from zerowiz.app.decide import NAME as JOB_FILE
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import FileUse, Layers, Options, TakesScript, as_words
-from zerowiz.app.plan_files import NAME as JOB_FILE
 from zerowiz.app.wizard import ask_init, plan_init
 from zerowiz.app.wizard_plan import (
     InitOptions,

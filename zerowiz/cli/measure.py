@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
+from zerowiz.app.decide import encode_plan
 from zerowiz.app.launch.start import Start
 from zerowiz.app.measure import find_measured, measure_starts, plan_starts, require_all
 from zerowiz.app.options import FileUse, Options, TakesScript
-from zerowiz.app.plan_files import encode_plan
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import write_json

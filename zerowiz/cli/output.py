@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zerowiz.app.decide import NoStrategyError, Plan
+from zerowiz.app.decide import NoStrategyError, Plan, encode_plan, find_machine_change, next_words
 from zerowiz.app.options import with_plain
-from zerowiz.app.plan_files import encode_plan, find_machine_change, next_words
 from zerowiz.cli.usage import write_json, write_json_text
 from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.launch.provenance import encode_machine_change

@@ -11,7 +11,14 @@ import typer
 from msgspec import Struct, structs
 
 from zerowiz.app.api import PlanResult
-from zerowiz.app.decide import NoStrategyError, note_basis, note_emulation, require_strategy
+from zerowiz.app.decide import (
+    NoStrategyError,
+    next_words,
+    note_basis,
+    note_choices,
+    note_emulation,
+    require_strategy,
+)
 from zerowiz.app.options import (
     FileUse,
     Layers,
@@ -22,7 +29,6 @@ from zerowiz.app.options import (
     changed_by,
 )
 from zerowiz.app.plan import plan_job
-from zerowiz.app.plan_files import next_words, note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.cli.options import option_of, read_options, takes_options
 from zerowiz.cli.output import refusal, write_plan

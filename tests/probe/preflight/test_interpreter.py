@@ -14,7 +14,9 @@ import pytest
 from zerowiz.core.preflight.facts import Installed, Torch
 from zerowiz.errors import PreflightError
 from zerowiz.probe.preflight import interpreter, python_report
-from zerowiz.probe.preflight.interpreter import (
+from zerowiz.probe.preflight.python_report import _TABLE as TORCH_TABLE
+from zerowiz.probe.preflight.python_report import report
+from zerowiz.probe.preflight.read_facts import (
     check_pdsh,
     find_free_port,
     find_interpreter,
@@ -22,8 +24,6 @@ from zerowiz.probe.preflight.interpreter import (
     find_programs,
     read_installed,
 )
-from zerowiz.probe.preflight.python_report import _TABLE as TORCH_TABLE
-from zerowiz.probe.preflight.python_report import report
 
 TORCH = """\
 from typing import Optional

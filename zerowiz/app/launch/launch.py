@@ -16,11 +16,10 @@ from zerowiz.app.command import (
     read_to_launch,
     understand_command,
 )
-from zerowiz.app.decide import Plan, require_strategy
+from zerowiz.app.decide import Plan, losses_shown, note_change, require_strategy
 from zerowiz.app.launch.start import NodeLaunch, Run, Start, check_start, plan_launch, run_attempts
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
-from zerowiz.app.plan_files import losses_shown, note_change
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.workload import (
     check_accounting,

@@ -50,7 +50,7 @@ from zerowiz.probe.nodes import (
     read_message,
     require_address,
 )
-from zerowiz.probe.preflight.interpreter import find_programs
+from zerowiz.probe.preflight.read_facts import find_programs
 from zerowiz.ui import machine as machine_text
 
 DEADLINE_S = 300.0

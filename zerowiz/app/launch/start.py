@@ -10,10 +10,9 @@ from msgspec import Struct
 
 from zerowiz import __version__
 from zerowiz.app.command import require_reachable
-from zerowiz.app.decide import Plan, require_strategy
+from zerowiz.app.decide import Plan, plan_config, plan_copy, require_strategy, with_plan
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options
-from zerowiz.app.plan_files import plan_config, plan_copy, with_plan
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.resolved_job import config_file, is_same, lr_needed
 from zerowiz.app.resolve.workload import check_local_rank
@@ -88,9 +87,10 @@ from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.nodes import find_master_address, read_env_lines, read_hostfile
 from zerowiz.probe.package_data import read_bad_releases, read_version
-from zerowiz.probe.preflight.interpreter import check_pdsh, find_programs
 from zerowiz.probe.preflight.read_facts import (
     CheckpointStates,
+    check_pdsh,
+    find_programs,
     read_facts,
     read_saved,
     read_states,

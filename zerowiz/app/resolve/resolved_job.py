@@ -493,7 +493,7 @@ def own_config(options: Options, reader: Integration | None = None) -> UserConfi
     """
     if options.config is None:
         return UserConfig()
-    from zerowiz.probe.config_file import read_config_file  # noqa: PLC0415 - takes long to load
+    from zerowiz.probe.config_text import read_config_file  # noqa: PLC0415 - takes long to load
 
     return read_config_file(options.config, reader, is_base=options.base is not None)
 
