@@ -10,7 +10,6 @@ from paths import ROOT
 WITHOUT_HINT: Mapping[str, frozenset[str]] = {
     "it says what the value has to be": frozenset(
         {
-            "`$epochs {}` must be above 0, and at most {}",
             "`$gpus {}` names GPU {} twice",
             "`${} {}` must be a whole number from {} to {}",
             "`${} {}` must be a number above 0",

@@ -164,7 +164,6 @@ def test_isolated_ignores_the_file_and_not_the_variables(process: Run, folder: P
         ("force = true\n", "line 1: `force` is for one run", "`--force`"),
         ("isolated = true\n", "line 1: `isolated` is for one run", "`--isolated`"),
         ('price = "3"\n', "line 1: `price` is for one run", "`--price`"),
-        ('tokens = "2B"\n', "line 1: `tokens` is for one run", "`--tokens`"),
         ('[launch]\nmodel = "7b"\n', "line 1: there are no tables, and `launch` is one", ""),
         ('script-args = "--lr 1"\n', "line 1: `script-args` takes a list of texts", ""),
         ("model = \n", "line 1 is not TOML", ""),

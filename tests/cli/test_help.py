@@ -267,7 +267,7 @@ def test_each_option_shows_its_default(here: Run, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["--html page.html", "--limits", "--explain", "--tokens 1B", "--verbose"]
+    "option", ["--html page.html", "--limits", "--explain", "--price 2", "--verbose"]
 )
 def test_an_option_of_one_plan_is_refused_where_two_are_compared(here: Run, option: str) -> None:
     result = here("plan", *PLAN, *option.split(), "--compare", "--stage", "3")

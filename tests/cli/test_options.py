@@ -116,7 +116,7 @@ OWN = {
     "init": {"--slurm", "--launch", "--no-script"},
     "doctor": {"--explain", "--fix"},
     "plan": {
-        *("--explain", "--verbose", "--limits", "--tokens", "--sequences", "--epochs", "--price"),
+        *("--explain", "--verbose", "--limits", "--price"),
         *("--html", "--compare", "--origins"),
     },
     "launch": {

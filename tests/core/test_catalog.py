@@ -5,16 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from zerowiz.core.catalog import Offers, encode_offers, encode_run, find_offers, plan_run
+from zerowiz.core.catalog import Offers, encode_offers, find_offers
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.job import Job, native_precision
-from zerowiz.core.machine.names import parse_machine, parse_spec
+from zerowiz.core.machine.names import parse_machine
 from zerowiz.core.machine.types import Machine, NetworkKind
 from zerowiz.core.machine_kinds import (
-    NO_PRICES,
     MachineCandidate,
     PriceList,
     list_kinds,
@@ -22,7 +19,7 @@ from zerowiz.core.machine_kinds import (
 )
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.costs import RunLength, StepTime, find_rates, predict_run
+from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
@@ -61,13 +58,12 @@ def offers(
     instances: bool = False,
     nodes: int | None = None,
     gpus: int | None = None,
-    length: RunLength | None = None,
 ) -> Offers:
     rows = INSTANCES if instances else ()
-    known = read_prices([prices], TABLE, INSTANCES) if prices else NO_PRICES
+    known = read_prices([prices], TABLE, INSTANCES) if prices else PriceList()
     table = TABLE if instances else SOME
     kinds = list_kinds(table, rows, nodes=nodes, gpus=gpus)
-    return find_offers(kinds, TABLE, planner(params), known, length)
+    return find_offers(kinds, TABLE, planner(params), known)
 
 
 def only(takes: Callable[[int], bool], params: int) -> Offers:
@@ -77,7 +73,7 @@ def only(takes: Callable[[int], bool], params: int) -> Offers:
     def of_some(candidate: MachineCandidate) -> Decision | None:
         return decide_on(candidate) if takes(candidate.size.world_size) else None
 
-    return find_offers(list_kinds(SOME, ()), TABLE, of_some, NO_PRICES, None)
+    return find_offers(list_kinds(SOME, ()), TABLE, of_some, PriceList())
 
 
 def names(found: Offers) -> list[str]:
@@ -117,14 +113,17 @@ def test_without_prices_fewest_gpus_come_first_and_of_as_many_the_fastest() -> N
 
 
 def test_with_prices_the_cheapest_come_first_and_those_without_one_last() -> None:
-    asked = RunLength(data_tokens=10**9)
-    found = offers(7 * 10**9, "H200=3,A100-80GB=1", length=asked).offers
-    runs = [offer.run for offer in found if offer.run is not None]
-    costs = [None if run.cost is None else run.cost.expected_cost for run in runs]
+    found = offers(7 * 10**9, "H200=3,A100-80GB=1").offers
+    costs = [offer.cost for offer in found]
     known = [cost for cost in costs if cost is not None]
     assert 4 == len(known)
     assert sorted(known) == costs[:4]
-    assert len(found) == len(costs) > 4
+    assert len(found) > 4
+    # Dollars for a billion tokens.
+    first, time = found[0], found[0].chosen.step_time
+    assert time is not None
+    hours = 10**9 / time.tokens * time.expected_seconds / 3600
+    assert pytest.approx(hours * (first.price_per_hour or 0)) == first.cost
 
 
 def test_several_nodes_are_tried_where_one_is_not_enough() -> None:
@@ -142,8 +141,7 @@ def test_an_instance_is_there_where_its_gpus_alone_do_not_fit_or_it_has_a_price(
     # One A100 is too small; with the memory of its host it is not. Eight H100 fit without.
     assert by_name["a2-ultragpu-1g"].chosen.strategy.offload != "none"
     assert "p5.48xlarge" not in by_name
-    asked = RunLength(data_tokens=10**9)
-    first, *_ = offers(7 * 10**9, "p5.48xlarge=12.25", instances=True, length=asked).offers
+    first, *_ = offers(7 * 10**9, "p5.48xlarge=12.25", instances=True).offers
     assert ("p5.48xlarge", 98.0) == (first.candidate.name, first.price_per_hour)
     assert ("T4-16GB",) == offers(7 * 10**9, "T4-16GB=1,H200=3").unlisted_prices
 
@@ -164,7 +162,7 @@ def test_a_machine_that_is_not_tried_does_not_fit(params: int) -> None:
     """What is left out because a larger one is too small is decided the same."""
     tried: list[str] = []
     kinds = list_kinds(TABLE, ())
-    found = find_offers(kinds, TABLE, planner(params, tried), NO_PRICES, None)
+    found = find_offers(kinds, TABLE, planner(params, tried), PriceList())
     fitting: dict[str, list[int]] = {kind.gpu.name: [] for kind in kinds}
     for offer in found.offers:
         fitting[offer.machine.gpus[0].name].append(offer.candidate.size.world_size)
@@ -196,24 +194,14 @@ def test_a_network_that_was_said_is_not_called_assumed() -> None:
 
     kinds = list_kinds(SOME, (), nodes=2)
     for decided_by, assumed in ((decide_on, True), (with_network, False)):
-        found = find_offers(kinds, TABLE, decided_by, NO_PRICES, None)
+        found = find_offers(kinds, TABLE, decided_by, PriceList())
         assert {assumed} == {offer.assumes_network for offer in found.offers}
 
 
-# The JSON of a run and of machines, whose shape other programs rest on.
+# The JSON of machines, whose shape other programs rest on.
 
 MODEL = model_from_size("7b", 7 * 10**9)
 PRICES = read_prices(["2.50"], TABLE, INSTANCES)
-LENGTH = RunLength(data_tokens=10**9)
-
-INTERVAL = {
-    "hours_interval": dict.fromkeys(("low_hours", "expected_hours", "high_hours"), "float"),
-    "cost_interval": dict.fromkeys(("low_cost", "expected_cost", "high_cost"), "float"),
-}
-TIMES = {"steps": "int", "hours": "float", "cost": "float", **INTERVAL}
-
-
-A100S = parse_spec("4xA100-80GB", TABLE)
 
 
 def shape(value: object) -> object:
@@ -229,24 +217,9 @@ def plain(value: dict[str, object]) -> dict[str, Any]:
     return read
 
 
-def test_a_run_has_the_keys_of_the_contract_and_null_for_what_is_not_known() -> None:
-    run = plain(encode_run(plan_run(decided(A100S, MODEL), LENGTH, PRICES, None)))
-    assert {
-        "tokens": "int",
-        "price_per_hour": "float",
-        "currency": "str",
-        "strategies": [{"name": "str", **TIMES}],
-    } == shape(run)
-    unknown = plain(
-        encode_run(plan_run(decided(A100S, MODEL, timed=False), LENGTH, PriceList(), None))
-    )
-    assert (None, None) == (unknown["price_per_hour"], unknown["currency"])
-    assert {None} == {each[key] for each in unknown["strategies"] for key in TIMES}
-
-
 def test_a_machine_has_the_keys_of_the_contract() -> None:
     kinds = list_kinds(TABLE[-4:], ())
-    found = find_offers(kinds, TABLE, lambda each: decided(each.machine, MODEL), PRICES, LENGTH)
+    found = find_offers(kinds, TABLE, lambda each: decided(each.machine, MODEL), PRICES)
     content = plain(encode_offers(found, MODEL, PRICES, version="1.2.3"))
     machine = content["machines"][0]
     assert machine.pop("step_terms")
@@ -264,8 +237,7 @@ def test_a_machine_has_the_keys_of_the_contract() -> None:
             "calibrated": "bool",
         },
         "tokens_per_s": "float",
-        "price_per_hour": "float",
-        "run": {"tokens": "int", **TIMES},
+        **dict.fromkeys(("price_per_hour", "cost"), "float"),
     } == shape(machine)
     del content["machines"]
     assert {
@@ -278,81 +250,6 @@ def test_a_machine_has_the_keys_of_the_contract() -> None:
         "gpus_without_a_plan": found.kinds_unasked,
         "prices_without_a_machine": [],
     } == content
-
-
-# How long a run takes and what it costs.
-
-
-def step(expected_seconds: float = 2.0, tokens: int = 8192) -> StepTime:
-    return StepTime(
-        terms=(),
-        expected_seconds=expected_seconds,
-        low_seconds=expected_seconds / 2,
-        high_seconds=expected_seconds * 3,
-        tokens=tokens,
-    )
-
-
-@pytest.mark.parametrize(
-    ("tokens", "price", "steps", "hours", "cost"),
-    [
-        (1800 * 8192, 10.0, 1800, (0.5, 1.0, 3.0), (5.0, 10.0, 30.0)),
-        # The last step may be a part of one; without a price there is no cost.
-        (1799 * 8192 + 1, None, 1800, (0.5, 1.0, 3.0), None),
-    ],
-)
-def test_a_run_is_as_many_steps_as_its_tokens_need(
-    tokens: int,
-    price: float | None,
-    steps: int,
-    hours: tuple[float, ...],
-    cost: tuple[float, ...] | None,
-) -> None:
-    found = predict_run(step(), tokens, price)
-    assert steps == found.steps
-    assert hours == (found.low_hours, found.expected_hours, found.high_hours)
-    known = found.cost and (found.cost.low_cost, found.cost.expected_cost, found.cost.high_cost)
-    assert cost == known
-
-
-@pytest.mark.parametrize(
-    ("length", "expected"),
-    [
-        (RunLength(data_tokens=1000), 1000),
-        (RunLength(data_tokens=1000, epochs=3), 3000),
-        (RunLength(data_sequences=10), 20480),
-        (RunLength(data_sequences=10, epochs=0.5), 10240),
-        (RunLength(data_tokens=3, epochs=0.5), 2),
-    ],
-)
-def test_data_is_tokens_or_sequences_and_epochs_repeat_it(length: RunLength, expected: int) -> None:
-    assert expected == length.tokens(2048)
-
-
-STEPS = st.builds(step, st.floats(1e-3, 1e3, allow_nan=False), st.integers(1, 10**8))
-TOKENS = st.integers(1, 10**15)
-
-
-@given(STEPS, TOKENS, TOKENS, st.floats(0, 1e6), st.floats(0, 1e6))
-def test_more_tokens_never_take_less_time_and_a_higher_price_never_costs_less(
-    one: StepTime, tokens: int, more_tokens: int, price: float, more: float
-) -> None:
-    """A price changes no time, and the bounds surround what is expected."""
-    first = predict_run(one, tokens, price)
-    longer, dearer = (
-        predict_run(one, tokens + more_tokens, price),
-        predict_run(one, tokens, price + more),
-    )
-    hours = (first.low_hours, first.expected_hours, first.high_hours)
-    for other in (dearer, predict_run(one, tokens, None)):
-        assert hours == (other.low_hours, other.expected_hours, other.high_hours)
-    assert sorted(hours) == [*hours]
-    assert first.expected_hours <= longer.expected_hours
-    assert first.cost is not None
-    assert longer.cost is not None
-    assert dearer.cost is not None
-    assert first.cost.low_cost <= first.cost.expected_cost <= first.cost.high_cost
-    assert first.cost.expected_cost <= min(longer.cost.expected_cost, dearer.cost.expected_cost)
 
 
 # Prices as people write them, and the price of a machine.

@@ -81,7 +81,6 @@ PLAN: Parts = {
         "config_path": ("str?", "The config of DeepSpeed; null where none is written."),
         "command": ("[str]?", "What starts the job; null where it is not known."),
         "env": ("{str}?", "Variables that are set for the job; null as `command`."),
-        "run": ("object?", "Time and costs of the run; null without `--tokens` or the like."),
     },
     "PlanFile": {
         "config": ("ConfigFile", "The config that the plan belongs to."),

@@ -219,7 +219,7 @@ def test_what_is_printed_keeps_its_schema(here: Run) -> None:
     "words",
     [
         ("--machine", "8xH100-80GB", "--model", "1b", "--objective", "fastest", "--limits"),
-        ("--machine", "2xRTX4090", "--model", "7b", "--method", "lora", "--tokens", "1B"),
+        ("--machine", "2xRTX4090", "--model", "7b", "--method", "lora"),
         ("--machine", "4xA100-40GB", "--model", "7b", "--accounting", "textbook"),
         ("--machine", "2xRTX4090", "--model", "70b"),
     ],

@@ -116,8 +116,8 @@ JOBS = (
     Job("8b-budget-fraction", "--model llama-3.1-8b --machine 8xH100 --memory-budget 0.5"),
     Job("8b-limits", "--model llama-3.1-8b --machine 4xA100-40GB --method lora --limits",
         screen=True),
-    Job("8b-cost", "--model llama-3.1-8b --machine 8xH100 --tokens 2B --epochs 3"
-        " --price 2.50", screen=True),
+    Job("8b-cost", "--model llama-3.1-8b --machine all --price H100-80GB=2.50,p5.48xlarge=3", None,
+        screen=True),
     # What fits nothing, and what helps.
     Job("70b-2x4090", "--model 70b --machine 2xRTX4090", "64GiB", screen=True),
     Job("70b-lora-1xA100", "--model 70b --machine 1xA100-80GB --method lora", "128GiB",

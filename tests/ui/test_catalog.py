@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from ui.streams import TerminalStream
 
-from zerowiz.core.catalog import find_offers, plan_run
+from zerowiz.core.catalog import find_offers
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.machine.names import parse_spec
@@ -19,25 +19,22 @@ from zerowiz.core.machine_kinds import (
     read_prices,
 )
 from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.speed.costs import RunLength, StepTime
+from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.package_data import read_gpu_table, read_instances
-from zerowiz.ui.catalog import machines, run
-from zerowiz.ui.text import count, hours, money
+from zerowiz.ui.catalog import machines
+from zerowiz.ui.text import count, money
 
 TABLE = read_gpu_table()
 SOME = tuple(row for row in TABLE if "80GB" in row.name or "V100" in row.name)
-LENGTH = RunLength(data_tokens=10**9)
 PRICES = read_prices(["A100-80GB=1.50,H100-80GB=2.50"], TABLE, read_instances())
 
 
-def decided(machine: Machine, params: int, *, timed: bool = True) -> Decision:
+def decided(machine: Machine, params: int) -> Decision:
     """A plan whose times are made up: these pages do not change with a constant of theirs."""
     model, workload = model_from_size("m", params), Workload(gradient_checkpointing=True)
     made = decide(Job(machine=machine, model=model, workload=workload), Constraints())
-    if not timed:
-        return made
     tokens = 2048 * machine.world_size
     time = StepTime(
         terms=(), expected_seconds=0.5, low_seconds=0.25, high_seconds=1.125, tokens=tokens
@@ -50,14 +47,13 @@ def decided(machine: Machine, params: int, *, timed: bool = True) -> Decision:
 def listed(
     params: int,
     prices: PriceList,
-    length: RunLength | None,
     stream: io.StringIO,
     objective: Objective = Objective.FLOWCHART,
 ) -> str:
     def decide_on(candidate: MachineCandidate) -> Decision:
         return decided(candidate.machine, params)
 
-    found = find_offers(list_kinds(SOME, ()), TABLE, decide_on, prices, length)
+    found = find_offers(list_kinds(SOME, ()), TABLE, decide_on, prices)
     job = decided(parse_spec("8xA100-80GB", TABLE), params).job
     machines(found, job, prices, stream, objective=objective)
     return stream.getvalue()
@@ -71,17 +67,17 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_machines_of_a_model(golden: Callable[[str, str], None]) -> None:
-    golden("catalog/machines.txt", listed(70 * 10**9, PriceList(), None, io.StringIO()))
+    golden("catalog/machines.txt", listed(70 * 10**9, PriceList(), io.StringIO()))
 
 
 @pytest.mark.parametrize("objective", [Objective.FASTEST, Objective.SMALLEST])
 def test_who_has_an_objective_is_told_of_no_other(objective: Objective) -> None:
-    shown = listed(70 * 10**9, PriceList(), None, io.StringIO(), objective)
+    shown = listed(70 * 10**9, PriceList(), io.StringIO(), objective)
     assert "flowchart" not in shown
 
 
 def test_the_machines_of_a_model_with_prices(golden: Callable[[str, str], None]) -> None:
-    golden("catalog/machines-priced.txt", listed(7 * 10**9, PRICES, LENGTH, io.StringIO()))
+    golden("catalog/machines-priced.txt", listed(7 * 10**9, PRICES, io.StringIO()))
 
 
 @pytest.mark.parametrize(
@@ -91,15 +87,15 @@ def test_machines_that_have_no_row_are_counted(
     monkeypatch: pytest.MonkeyPatch, rows: int, said: str
 ) -> None:
     monkeypatch.setattr("zerowiz.ui.catalog._MOST_ROWS", rows)
-    assert said in listed(70 * 10**9, PriceList(), None, io.StringIO())
+    assert said in listed(70 * 10**9, PriceList(), io.StringIO())
 
 
 def test_no_machine_at_all(golden: Callable[[str, str], None]) -> None:
-    golden("catalog/machines-none.txt", listed(10**12, PriceList(), None, io.StringIO()))
+    golden("catalog/machines-none.txt", listed(10**12, PriceList(), io.StringIO()))
 
 
 def test_a_narrow_terminal_has_no_line_that_is_wider() -> None:
-    shown = listed(70 * 10**9, PRICES, LENGTH, TerminalStream())
+    shown = listed(70 * 10**9, PRICES, TerminalStream())
     assert "(step)" not in shown.split("A wider terminal")[0]
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -112,7 +108,7 @@ def test_the_legend_explains_what_is_shown_and_names_what_is_not(
     monkeypatch: pytest.MonkeyPatch, columns: int, left: list[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    shown = listed(70 * 10**9, PRICES, LENGTH, TerminalStream())
+    shown = listed(70 * 10**9, PRICES, TerminalStream())
     assert max(map(len, shown.splitlines())) <= columns
     heading = re.search(r"^machine .*$", shown, re.MULTILINE)
     assert heading is not None
@@ -127,36 +123,9 @@ def test_the_legend_explains_what_is_shown_and_names_what_is_not(
     assert ", ".join(left) in words
 
 
-@pytest.mark.parametrize("prices", [PRICES, PriceList()])
-def test_a_run(golden: Callable[[str, str], None], prices: PriceList) -> None:
-    stream = io.StringIO()
-    decision = decided(parse_spec("4xA100-80GB", TABLE), 7 * 10**9)
-    run(plan_run(decision, LENGTH, prices, None), stream)
-    golden(f"catalog/run{'-priced' if prices.prices else ''}.txt", stream.getvalue())
-
-
-def test_a_run_whose_time_nobody_knows_says_so() -> None:
-    stream = io.StringIO()
-    decision = decided(parse_spec("4xA100-80GB", TABLE), 7 * 10**9, timed=False)
-    run(plan_run(decision, LENGTH, PRICES, None), stream)
-    said = stream.getvalue()
-    assert "an hour for the whole machine: no step time is predicted, as " in said
-    assert "zero2" not in said
-
-
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (hours(0.0001), "0.36 s"),
-        (hours(0.000001), "0.0036 s"),
-        (hours(0.00031), "1.1 s"),
-        (hours(0.001), "3.6 s"),
-        (hours(9.96 / 3600), "10 s"),
-        (hours(0.25), "15 min"),
-        (hours(0.9999), "60 min"),
-        (hours(1), "1.0 h"),
-        (hours(99.94), "99.9 h"),
-        (hours(1220), "1,220 h"),
         (money(704), "$704"),
         (money(17.6), "$17.60"),
         (money(0.0123), "$0.0123"),
@@ -167,5 +136,5 @@ def test_a_run_whose_time_nobody_knows_says_so() -> None:
         (count(10**17), "100,000 T"),
     ],
 )
-def test_times_and_costs_are_written_as_people_plan_with_them(said: str, expected: str) -> None:
+def test_costs_are_written_as_people_plan_with_them(said: str, expected: str) -> None:
     assert expected == said

@@ -188,7 +188,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("plan", "--json", "--model", "7b", "--machine", "4xA100-40", "--tokens", "2B"),
+        ("plan", "--json", "--model", "7b", "--machine", "4xA100-40"),
         ("plan", "--json", "--model", "7b", "--machine", "8xH100", "--limits", "train.py"),
         ("machine", "--json", "--machine", "2xdgx-h100"),
         ("check", "--json", "ds.json"),

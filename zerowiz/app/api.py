@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from zerowiz.app.decide import Plan, encode_plan, plan_options, require_strategy
 from zerowiz.app.machines.machine import find_machine, means_all
-from zerowiz.app.options import Options, RunQuestion, lasting, settable, with_plain
+from zerowiz.app.options import Options, lasting, settable, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import config_file, lr_needed
 from zerowiz.app.resolve.workload import check_own_config
@@ -33,7 +33,6 @@ from zerowiz.errors import UsageError, did_you_mean, in_python
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
-    from zerowiz.core.catalog import PlannedRun
     from zerowiz.core.findings import Finding
 
 # The script that a plan file names where no script was read.
@@ -114,32 +113,6 @@ class PlanResult(Struct, frozen=True, kw_only=True):
             raise lr_needed()
         return render_values(resolved.job, chosen, resolved.handover)
 
-    def run(
-        self,
-        *,
-        tokens: int | str | None = None,
-        sequences: int | str | None = None,
-        epochs: float | None = None,
-        price: str | Sequence[str] = (),
-    ) -> "PlannedRun":
-        """How long a run takes with each strategy that fits, and what it costs.
-
-        Args:
-            tokens: How many tokens the data have: a number, or text such as `"50M"`.
-            sequences: How many sequences they have, instead.
-            epochs: How often they are trained on; once by default.
-            price: Dollars per GPU hour, such as `"2.50"` or `"H100-80GB=2.50"`, or several of them.
-
-        Raises:
-            UsageError: No length is given, it makes no sense, or no price is for this machine.
-        """
-        question = _question(tokens, sequences, epochs, price)
-        own_epochs = self.decided.resolved.own_epochs
-        run = question.plan_run(self.decided.decision, self.decided.options.machine, own_epochs)
-        if run is None:
-            raise UsageError("a run needs a length", "give it with `tokens` or `sequences`")
-        return run
-
     def limits(self) -> tuple[Limit, ...]:
         """The largest steps of each strategy that surely fit, as `zerowiz plan --limits` has them.
 
@@ -161,16 +134,13 @@ class PlanResult(Struct, frozen=True, kw_only=True):
         """
         return find_limits(self.decided.decision.job)
 
-    def to_dict(
-        self, run: "PlannedRun | None" = None, limits: Sequence[Limit] | None = None
-    ) -> dict[str, object]:
+    def to_dict(self, limits: Sequence[Limit] | None = None) -> dict[str, object]:
         """The same object that `zerowiz plan --json` prints.
 
         Args:
-            run: What `run` gave, for its part of the object.
             limits: What `limits` gave, for its part.
         """
-        encoded = encode_plan(self.decided, run=run, limits=limits)
+        encoded = encode_plan(self.decided, limits=limits)
         content: dict[str, object] = msgspec.json.decode(msgspec.json.encode(encoded))
         return content
 
@@ -188,20 +158,6 @@ def _machine_html(machine: Machine) -> str:
 
 # A notebook asks the class. Core, whose class it is, knows nothing of HTML.
 Machine._repr_html_ = _machine_html  # type: ignore[attr-defined]
-
-
-def _question(
-    tokens: int | str | None,
-    sequences: int | str | None,
-    epochs: float | None,
-    price: str | Sequence[str],
-) -> RunQuestion:
-    return RunQuestion(
-        tokens=None if tokens is None else str(tokens),
-        sequences=None if sequences is None else str(sequences),
-        epochs=epochs,
-        prices=(price,) if isinstance(price, str) else tuple(price),
-    )
 
 
 def _settings(values: Mapping[str, object]) -> Options:
@@ -388,19 +344,13 @@ def plan_with(
 
 def find_machines(
     *,
-    tokens: int | str | None = None,
-    sequences: int | str | None = None,
-    epochs: float | None = None,
     price: str | Sequence[str] = (),
     **settings: object,
 ) -> "MachineChoice":
     """The machines of the tables that a job fits, as `zerowiz plan --machine all`.
 
     Args:
-        tokens: How many tokens the data have, as for `PlanResult.run`.
-        sequences: How many sequences they have, instead.
-        epochs: How often they are trained on.
-        price: As for `PlanResult.run`, with the names of machines.
+        price: Dollars per GPU hour, such as `"2.50"` or `"H100-80GB=2.50"`, or several of them.
         **settings: As for `plan`, without a machine; `nodes` and `gpus_per_node` try these alone.
 
     Raises:
@@ -408,14 +358,14 @@ def find_machines(
 
     Example:
         >>> prices = "H100-80GB=2.50,A100-80GB=1.50"
-        >>> found = find_machines(model="1b", gpus_per_node=1, tokens="1B", price=prices)
+        >>> found = find_machines(model="1b", gpus_per_node=1, price=prices)
         >>> [offer.candidate.name for offer in found.offers.offers[:2]]
         ['1xH100-80GB', '1xA100-80GB']
     """
     from zerowiz.app.catalog import find_machines as find  # noqa: PLC0415 - a plan is for one machine
 
     options = _with_model(_settings(settings))
-    return find(options, None, _question(tokens, sequences, epochs, price))
+    return find(options, None, (price,) if isinstance(price, str) else price)
 
 
 def write_config(

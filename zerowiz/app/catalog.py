@@ -1,11 +1,13 @@
 """Ask of every machine in the tables whether a job fits, how fast it is there and what it costs."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from zerowiz import __version__
 from zerowiz.app.decide import decide_job
 from zerowiz.app.machines.machine import complete
-from zerowiz.app.options import Options, RunQuestion
+from zerowiz.app.options import Options
 from zerowiz.app.resolve.resolved_job import ResolvedJob, resolve_job
 from zerowiz.core import shell
 from zerowiz.core.catalog import (
@@ -15,7 +17,7 @@ from zerowiz.core.catalog import (
 )
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.names import MOST_GPUS_PER_NODE
-from zerowiz.core.machine_kinds import MachineCandidate, PriceList, list_kinds
+from zerowiz.core.machine_kinds import MachineCandidate, PriceList, list_kinds, read_prices
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
@@ -113,7 +115,7 @@ def _setting(clause: str) -> str:
 def find_machines(
     options: Options,
     script: ScriptRun | None,
-    question: RunQuestion,
+    prices: Sequence[str] = (),
 ) -> MachineChoice:
     """The machines of the tables that the job fits.
 
@@ -121,20 +123,17 @@ def find_machines(
         options: What was said; of the machine, at most its nodes, its GPUs per node, its links and
             the memory of its hosts.
         script: The script as it is run; None without one.
-        question: What was said of the run's length and of prices.
+        prices: Each dollars per GPU hour, or several with names and commas between them.
 
     Raises:
         UsageError: No machine can be asked, or a price has no meaning here.
     """
     _check_options(options)
-    epochs = None if script is None else script.settings.epochs
-    length = question.length(None if epochs is None else epochs.value)
-    prices = question.read_prices()
-    table = read_gpu_table()
-    instances = read_instances()
+    table, instances = read_gpu_table(), read_instances()
+    read = read_prices(prices, table, instances)
     kinds = list_kinds(table, instances, nodes=options.nodes, gpus=options.gpus_per_node)
     planner = _Planner(options, script)
-    offers = find_offers(kinds, table, planner.decide, prices, length)
+    offers = find_offers(kinds, table, planner.decide, read)
     if planner.first is None:
         raise planner.refused or UsageError(
             "no machine of the tables has that size", "remove `$nodes` or `$gpus_per_node`"
@@ -147,7 +146,7 @@ def find_machines(
         resolved=planner.first,
         assumed=planner.assumed,
         offers=offers,
-        prices=prices,
+        prices=read,
         largest=largest.build(largest.sizes[-1], table).name,
     )
 

@@ -81,7 +81,6 @@ from zerowiz.ui import remedies as remedies_text
 from zerowiz.ui.files import machine_change
 
 if TYPE_CHECKING:
-    from zerowiz.core.catalog import PlannedRun
     from zerowiz.core.decision.remedies import Attempt
 
 
@@ -543,16 +542,10 @@ def encode_plan(
     plan: Plan,
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
-    run: "PlannedRun | None" = None,
     limits: Sequence[Limit] | None = None,
 ) -> dict[str, object]:
     """The contract's object of what was decided."""
     strategy, decision = plan.strategy, plan.decision
-    encoded_run = None
-    if run is not None:
-        from zerowiz.core.catalog import encode_run  # noqa: PLC0415 - most plans ask for no run
-
-        encoded_run = encode_run(run)
     with in_english():
         reasons = sentences.reasons(decision)
     return encode_decision(
@@ -565,7 +558,6 @@ def encode_plan(
         config_path=None if strategy is None else config_file(plan.options, strategy),
         command=command,
         env=env,
-        run=encoded_run,
         limits=limits,
     )
 

@@ -16,7 +16,7 @@ from msgspec.structs import fields
 
 from zerowiz.core import shell, workload
 from zerowiz.core.command_words import canonical_choice, flags
-from zerowiz.core.decision.flowchart import Decision, OffloadChoice
+from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.script.config_delivery import split_config_via
@@ -27,9 +27,8 @@ from zerowiz.core.settings import (
     SettingRow,
     SettingValue,
 )
-from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace
-from zerowiz.core.units import parse_count, read_count
+from zerowiz.core.units import read_count
 from zerowiz.core.workload import SETTINGS, Accounting, Integration
 from zerowiz.errors import (
     NoGpuHereError,
@@ -41,9 +40,7 @@ from zerowiz.errors import (
 from zerowiz.probe.files import FILE_NAME
 
 if TYPE_CHECKING:
-    from zerowiz.core.catalog import PlannedRun
     from zerowiz.core.dsconfig.accelerate import AccelerateFile
-    from zerowiz.core.machine_kinds import PriceList
 
 
 STAGES = ("auto", "0", "1", "2", "3")
@@ -493,111 +490,3 @@ class Layers(Struct, frozen=True, kw_only=True):
 
 
 _NAMED = re.compile(r"\$([a-z][a-z_]*)")
-
-
-class RunQuestion(Struct, frozen=True, kw_only=True):
-    """What a person said of the length of a run and of prices; None is nothing."""
-
-    tokens: str | None = None
-    sequences: str | None = None
-    epochs: float | None = None
-    prices: tuple[str, ...] = ()
-    """Each a price, or several with names and commas between them."""
-
-    def length(self, own_epochs: float | None = None) -> RunLength | None:
-        """How much is trained on; a billion tokens where a price is said alone.
-
-        Args:
-            own_epochs: How often the script trains on its data, if it says so.
-
-        Raises:
-            UsageError: The length is said twice, or makes no sense.
-        """
-        epochs = self._epochs(1.0 if own_epochs is None else own_epochs)
-        if self.tokens is not None and self.sequences is not None:
-            raise UsageError(
-                (
-                    f"`$tokens {self.tokens}` and `$sequences {self.sequences}` both set the "
-                    "amount of data"
-                ),
-                "remove one of them",
-            )
-        if self.tokens is not None:
-            return RunLength(data_tokens=parse_count("tokens", self.tokens), epochs=epochs)
-        if self.sequences is not None:
-            return RunLength(data_sequences=parse_count("sequences", self.sequences), epochs=epochs)
-        if self.epochs is not None:
-            raise UsageError(
-                f"`$epochs {self.epochs:g}` needs the size of the data",
-                "set it with `$tokens 50M` or `$sequences 52k`",
-            )
-        return RunLength(data_tokens=_COMPARED_TOKENS) if self.prices else None
-
-    def leaves_epochs(self) -> bool:
-        """Whether the data are said, and not how often they are trained on."""
-        return self.epochs is None and not (self.tokens is None and self.sequences is None)
-
-    @property
-    def assumed(self) -> str | None:
-        """That nobody said how much is trained on; None where somebody did, or no run is asked."""
-        from zerowiz.ui.text import count  # noqa: PLC0415 - most plans ask for no price
-
-        if not self.prices or self.tokens is not None or self.sequences is not None:
-            return None
-        words = f"{count(_COMPARED_TOKENS)} tokens of data (`$tokens`)"
-        return f"assumed {words}"
-
-    def _epochs(self, script_epochs: float) -> float:
-        epochs = script_epochs if self.epochs is None else self.epochs
-        if not 0 < epochs <= _MOST_EPOCHS:
-            raise UsageError(f"`$epochs {epochs:g}` must be above 0, and at most {_MOST_EPOCHS}")
-        return epochs
-
-    def read_prices(self) -> "PriceList":
-        """The prices that were said.
-
-        Raises:
-            UsageError: One is no price, is for nothing that is known, or is said twice.
-        """
-        from zerowiz.core.machine_kinds import NO_PRICES, read_prices  # noqa: PLC0415 - most plans ask for no price
-        from zerowiz.probe.package_data import read_gpu_table, read_instances  # noqa: PLC0415 - as above
-
-        if not self.prices:
-            return NO_PRICES
-        return read_prices(self.prices, read_gpu_table(), read_instances())
-
-    def plan_run(
-        self, decision: Decision, machine: str | None, own_epochs: float | None = None
-    ) -> "PlannedRun | None":
-        """The run on the machine of a decision; None where nobody asks for it.
-
-        Args:
-            decision: What was decided.
-            machine: As `$machine` names it; None for this one.
-            own_epochs: How often the script trains on its data, if it says so.
-
-        Raises:
-            UsageError: The length or a price makes no sense, or no price is for this machine.
-        """
-        from zerowiz.probe.package_data import read_instances  # noqa: PLC0415 - most plans ask for no price
-
-        length = self.length(own_epochs)
-        if length is None:
-            return None
-        from zerowiz.core.catalog import plan_run  # noqa: PLC0415 - most plans ask for no run
-        from zerowiz.core.machine.names import named_instance  # noqa: PLC0415 - as above
-
-        prices = self.read_prices()
-        instance = named_instance(machine or "", read_instances())
-        run = plan_run(decision, length, prices, None if instance is None else instance.name)
-        if prices.prices and run.price_per_hour is None:
-            raise UsageError(
-                f"`$price` has no price for {decision.job.machine.gpus[0].name}",
-                "`$price 2.50`, without a name, applies to any machine",
-            )
-        return run
-
-
-# Where a price is said and no length is: what machines and strategies are compared by.
-_COMPARED_TOKENS = 10**9
-_MOST_EPOCHS = 100_000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zerowiz.app.api import PlanResult, plan_with
 from zerowiz.app.ask import answer, by_default_of, open_questions
 from zerowiz.app.machines.machine import find_machine, means_all
-from zerowiz.app.options import Options, RunQuestion
+from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptRun, settings_of
@@ -22,7 +22,7 @@ def plan_job(
     script: str | None,
     script_args: Sequence[str],
     options: Options,
-    question: RunQuestion,
+    prices: Sequence[str],
     reporter: Reporter,
 ) -> "PlanResult | MachineChoice":
     """Decide, as `launch` would without questions; a script that it would refuse is noted.
@@ -34,7 +34,7 @@ def plan_job(
         script: As it was named, if it was.
         script_args: The words after it.
         options: What was said.
-        question: What was said of the run's length and of prices.
+        prices: What was said of the prices of many machines.
         reporter: Hears what is waited for: the nodes of a hostfile, the hub, a trace.
 
     Raises:
@@ -48,15 +48,6 @@ def plan_job(
         run = _read(script, script_args, options)
         note_refusal(run, options, reporter)
     settings = settings_of(run)
-    if settings.epochs is not None and question.leaves_epochs():
-        # They decide how long the run takes.
-        reporter.note(
-            _(
-                "{epochs:g} epochs, by {source}; `$epochs N` sets another number",
-                epochs=settings.epochs.value,
-                source=settings.epochs.source,
-            )
-        )
     answers = {"model": open_questions(options, settings)["model"]}
     options = answer(options, answers, by_default_of(settings if run else None))
     machine = _find_or_list(options, reporter)
@@ -64,7 +55,7 @@ def plan_job(
         from zerowiz.app.catalog import find_machines  # noqa: PLC0415 - most plans are for one machine
 
         with reporter.wait(_("planning for every machine of the tables")):
-            return find_machines(options, run, question)
+            return find_machines(options, run, prices)
     result = plan_with(options, machine, run, reporter)
     if run is not None:
         from zerowiz.app.launch.start import note_script  # noqa: PLC0415 - as above

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,20 +16,16 @@ from zerowiz.core.launch.provenance import encode_machine_change
 from zerowiz.ui import remedies, show, text
 from zerowiz.ui.text import CountedLines
 
-if TYPE_CHECKING:
-    from zerowiz.core.catalog import PlannedRun
-
 
 def write_plan(
     plan: Plan,
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
-    run: "PlannedRun | None" = None,
     limits: Sequence[Limit] | None = None,
     origins: Mapping[str, tuple[object, str]] | None = None,
 ) -> None:
     """The contract's object of what was decided, with what has changed since an earlier plan."""
-    content = encode_plan(plan, command, env, run, limits)
+    content = encode_plan(plan, command, env, limits)
     change = find_machine_change(plan)
     if change is not None:
         content["machine_change"] = encode_machine_change(change)

@@ -23,7 +23,6 @@ from zerowiz.app.options import (
     FileUse,
     Layers,
     Options,
-    RunQuestion,
     TakesScript,
     as_words,
     changed_by,
@@ -50,7 +49,6 @@ from zerowiz.ui.text import CountedLines, Paragraph, most_lines, notes, paragrap
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
-    from zerowiz.core.catalog import PlannedRun
 
 # Read the words of `plan`: a value that may be left out, and the options of another plan.
 
@@ -140,9 +138,6 @@ def plan(
     *,
     explain: Annotated[str | None, option_of(OTHER_SETTINGS["explain"])] = None,
     verbose: Annotated[bool, option_of(OTHER_SETTINGS["verbose"])] = False,
-    tokens: Annotated[str | None, option_of(OTHER_SETTINGS["tokens"])] = None,
-    sequences: Annotated[str | None, option_of(OTHER_SETTINGS["sequences"])] = None,
-    epochs: Annotated[float | None, option_of(OTHER_SETTINGS["epochs"])] = None,
     price: Annotated[list[str] | None, option_of(OTHER_SETTINGS["price"])] = None,
     limits: Annotated[bool, option_of(OTHER_SETTINGS["limits"])] = False,
     html: Annotated[Path | None, option_of(OTHER_SETTINGS["html"])] = None,
@@ -150,28 +145,24 @@ def plan(
     origins: Annotated[bool, option_of(OTHER_SETTINGS["origins"])] = False,
 ) -> None:
     """Show what each ZeRO strategy needs on this machine, and choose one"""
-    question = RunQuestion(
-        tokens=tokens, sequences=sequences, epochs=epochs, prices=tuple(price or ())
-    )
     of_one: dict[str, object] = {"$explain": explain, "$limits": limits}
     of_one |= {"$html": html, "$origins": origins}
     if compare is not None:
-        of_one |= {"$verbose": verbose, "$price": price, "$tokens": tokens}
-        of_one |= {"$sequences": sequences, "$epochs": epochs}
+        of_one |= {"$verbose": verbose, "$price": price}
         _refuse_any(of_one, "one plan, and `$compare` shows two", "remove it")
         compare_plans(script, args or (), options, compare)
         return
     reporter = _NotesLast(quiet=options.quiet, with_waits=not options.as_json)
     reporter.holds = not (options.as_json or verbose)
     try:
-        planned = plan_job(script, args or (), options, question, reporter)
-        if (assumed := question.assumed) is not None:
-            reporter.note(assumed)
+        planned = plan_job(script, args or (), options, price or (), reporter)
         if not isinstance(planned, PlanResult):
             alone = "one machine, and this plan compares many"
             _refuse_any(of_one, alone, "name one: `$machine 8xH100-80GB`")
             _show_machines(planned, options, reporter)
             return
+        one = "many machines, and this plan is for one"
+        _refuse_any({"$price": price}, one, "compare them: `$machine all`")
         shown = Shown(
             explain=explain,
             limits=limits,
@@ -180,7 +171,7 @@ def plan(
             layers=layers,
             with_origins=origins,
         )
-        _show_plan(planned, options, question, reporter, shown)
+        _show_plan(planned, options, reporter, shown)
     finally:
         reporter.release()
 
@@ -198,15 +189,13 @@ def _refuse_any(given: Mapping[str, object], of: str, hint: str) -> None:
 def _show_plan(
     result: PlanResult,
     options: Options,
-    question: RunQuestion,
     reporter: "_NotesLast",
     shown: Shown,
 ) -> None:
-    """The plan for one machine, and how long the run takes where that is asked."""
+    """The plan for one machine."""
     plan = result.decided
     if shown.explain is not None:
         _explained(plan.decision, shown.explain)  # a wrong name is refused before anything is shown
-    run = question.plan_run(plan.decision, options.machine, plan.resolved.own_epochs)
     # What is assumed stands on the screen itself; what was found in the script comes last.
     found = reporter.withdraw()
     note_basis(plan, reporter, plan if reporter.holds else None)
@@ -223,7 +212,7 @@ def _show_plan(
     texts: list[Paragraph] = []
     room = None
     if options.as_json:
-        write_plan(plan, run=run, limits=largest, origins=origins)
+        write_plan(plan, limits=largest, origins=origins)
     else:
         room = most_lines(sys.stdout, _LINES_OF_A_REFUSAL if plan.strategy is None else _LINES)
         screen = CountedLines(sys.stdout)
@@ -249,7 +238,7 @@ def _show_plan(
     says_last = plan.resolved.script is not None
     room = reporter.beside(texts, room, is_refused=refused is not None, says_last=says_last)
     if not options.as_json:
-        _show_asked(plan.decision, shown, largest, run, origins)
+        _show_asked(plan.decision, shown, largest, origins)
     if refused is not None:
         refused.most_lines = None if room is None else room + needed + below.lines
         raise refused
@@ -307,7 +296,6 @@ def _show_asked(
     decision: Decision,
     shown: Shown,
     largest: Sequence[Limit] | None,
-    run: "PlannedRun | None",
     origins: Mapping[str, tuple[object, str]] | None,
 ) -> None:
     """What was asked for besides."""
@@ -318,10 +306,6 @@ def _show_asked(
         from zerowiz.ui.pictures import explain  # noqa: PLC0415 - most plans explain nothing
 
         explain(decision, explained, sys.stdout)
-    if run is not None:
-        from zerowiz.ui.catalog import run as show_run  # noqa: PLC0415 - most plans ask for none
-
-        show_run(run, sys.stdout)
     if origins is not None:
         rows = [(name, value, origin) for name, (value, origin) in origins.items()]
         show.origins(rows, sys.stdout)
@@ -344,9 +328,6 @@ def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporte
             options.objective,
         )
     offered.require_any()
-
-
-_NO_LENGTH = RunQuestion(tokens=None, sequences=None, epochs=None, prices=())
 
 
 class _NotesLast(TerminalReporter):
@@ -472,7 +453,7 @@ def _plan(
     reporter: Reporter,
     beside: PlanResult | None = None,
 ) -> PlanResult:
-    planned = plan_job(script, script_args, options, _NO_LENGTH, reporter)
+    planned = plan_job(script, script_args, options, (), reporter)
     if not isinstance(planned, PlanResult):
         raise UsageError(
             "`$compare` is for two plans, and one of them compares many machines",

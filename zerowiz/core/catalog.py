@@ -1,9 +1,4 @@
-"""The machines of the tables that a job fits, in which order, and what a run costs on each.
-
-A run is optimizer steps alone: what starts it, evaluates and saves is no part of it. A step time
-has an interval, and the steps of one run are long or short together, so the run's interval is that
-of a step times their count.
-"""
+"""The machines of the tables that a job fits, in which order, and what training costs on each."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -17,73 +12,8 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, Price, PriceList
 from zerowiz.core.model.types import Model
 from zerowiz.core.plan_json import SCHEMA_VERSION, encode_step_time
-from zerowiz.core.speed.costs import PredictedRun, RunLength, predict_run
-from zerowiz.core.structs import Count, encode, shows
+from zerowiz.core.structs import Count, shows
 from zerowiz.core.workload import Workload
-
-# How long a run takes on one machine, and what it costs, with each strategy that fits.
-
-
-@shows("evaluated.strategy.name", "run.expected_hours", "run.cost.expected_cost")
-class StrategyRun(Struct, frozen=True, kw_only=True):
-    """The run of one strategy."""
-
-    evaluated: StrategyEstimate
-    run: PredictedRun | None
-    """None where no time is known."""
-
-
-@shows("tokens", "chosen", "price_per_hour", "strategies")
-class PlannedRun(Struct, frozen=True, kw_only=True):
-    """The run on one machine, with each strategy that fits."""
-
-    tokens: int
-    """Over all epochs."""
-    price_per_hour: float | None
-    """Of the whole machine; None where nobody said."""
-    currency: str | None
-    chosen: str | None
-    """The strategy that was chosen."""
-    strategies: tuple[StrategyRun, ...]
-    why_untimed: str | None = None
-    """Why the chosen strategy has no run."""
-
-
-def plan_run(
-    decision: Decision, length: RunLength, prices: PriceList, instance: str | None
-) -> PlannedRun:
-    """The run of each strategy that fits.
-
-    Args:
-        decision: What was decided on the machine.
-        length: Of the run.
-        prices: What a person said of prices.
-        instance: The name of the instance that its nodes are, if they are one.
-    """
-    tokens = length.tokens(decision.job.workload.sequence_tokens)
-    per_hour = prices.per_hour(decision.job.machine, instance)
-    chosen = decision.chosen
-    return PlannedRun(
-        tokens=tokens,
-        price_per_hour=per_hour,
-        currency=prices.currency,
-        chosen=None if chosen is None else chosen.strategy.name,
-        why_untimed=None if chosen is None or chosen.step_time else decision.job.why_untimed,
-        strategies=tuple(
-            StrategyRun(evaluated=estimate, run=run_of(estimate, tokens, per_hour))
-            for estimate in decision.evaluated
-            if estimate.runs or estimate is chosen
-        ),
-    )
-
-
-def run_of(
-    evaluated: StrategyEstimate, tokens: int, price_per_hour: float | None
-) -> PredictedRun | None:
-    """The run of one strategy; None where no time is known."""
-    step_time = evaluated.step_time
-    return None if step_time is None else predict_run(step_time, tokens, price_per_hour)
-
 
 # Find the machines of the tables that a job fits, and put them in order.
 #
@@ -94,6 +24,7 @@ def run_of(
 Decide = Callable[[MachineCandidate], Decision | None]
 """What the flowchart says of a machine; None where the job cannot be asked of it."""
 
+_COMPARED_TOKENS, _SECONDS_PER_HOUR = 10**9, 3600
 # Of each GPU: the fewest that fit, and as many again, to see what more of them are worth.
 _SIZES_OF_A_GPU = 2
 
@@ -103,8 +34,7 @@ _SIZES_OF_A_GPU = 2
     "chosen.strategy.name",
     "chosen.verdict",
     "price_per_hour",
-    "run.expected_hours",
-    "run.cost.expected_cost",
+    "cost",
 )
 class Offer(Struct, frozen=True, kw_only=True):
     """A machine that the job fits."""
@@ -117,8 +47,14 @@ class Offer(Struct, frozen=True, kw_only=True):
     chosen: StrategyEstimate
     price_per_hour: float | None
     """Of all its nodes; None where nobody said."""
-    run: PredictedRun | None
-    """None where no length was asked for, or no time is known."""
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars for a billion tokens of optimizer steps; None without a price or a step time."""
+        time = self.chosen.step_time
+        if self.price_per_hour is None or time is None:
+            return None
+        return self.price_per_hour * _COMPARED_TOKENS / time.tokens_per_s / _SECONDS_PER_HOUR
 
     @property
     def assumes_network(self) -> bool:
@@ -182,7 +118,6 @@ def find_offers(
     table: Sequence[GpuModel],
     decide: Decide,
     prices: PriceList,
-    length: RunLength | None,
 ) -> Offers:
     """The machines that the job fits, the cheapest first; without prices, the fewest GPUs first.
 
@@ -194,7 +129,6 @@ def find_offers(
         table: The GPUs, by which machines are built.
         decide: What the flowchart says of a machine.
         prices: What a person said of prices.
-        length: Of the run whose time and cost are asked for.
     """
     trial = _Trial(decide, table)
     offers: list[Offer] = []
@@ -209,7 +143,7 @@ def find_offers(
             too_small += 1
         else:
             fewest[kind.gpu.name] = fitting[0][0].size.world_size
-        offers += (_offer(*fit, prices, length) for fit in fitting)
+        offers += (_offer(*fit, prices) for fit in fitting)
     for kind in kinds:
         instance = kind.instance
         if instance is None:
@@ -217,7 +151,7 @@ def find_offers(
         covered = fewest.get(kind.gpu.name, instance.gpus + 1) <= instance.gpus
         if not covered or prices.names(instance.name):
             fitting = list(islice(trial.fitting(kind), 1))
-            offers += (_offer(*fit, prices, length) for fit in fitting)
+            offers += (_offer(*fit, prices) for fit in fitting)
     return Offers(
         offers=tuple(sorted(offers, key=_order)),
         kinds_without=too_small,
@@ -239,73 +173,34 @@ def _offer(
     decision: Decision,
     chosen: StrategyEstimate,
     prices: PriceList,
-    length: RunLength | None,
 ) -> Offer:
-    per_hour = prices.per_hour(candidate.machine, candidate.instance)
-    tokens = None if length is None else length.tokens(decision.job.workload.sequence_tokens)
     return Offer(
         candidate=candidate,
         machine=decision.job.machine,
         workload=decision.job.workload,
         chosen=chosen,
-        price_per_hour=per_hour,
-        run=None if tokens is None else run_of(chosen, tokens, per_hour),
+        price_per_hour=prices.per_hour(candidate.machine, candidate.instance),
     )
 
 
 def _order(offer: Offer) -> tuple[bool, float, int, float, str]:
     """By cost; of equal or unknown cost by GPUs, then by speed."""
-    cost = None if offer.run is None else offer.run.cost
-    step_time = offer.chosen.step_time
+    cost, step_time = offer.cost, offer.chosen.step_time
     speed = 0.0 if step_time is None else step_time.tokens_per_s
     return (
         cost is None,
-        0.0 if cost is None else cost.expected_cost,
+        cost or 0.0,
         offer.candidate.size.world_size,
         -speed,
         offer.candidate.name,
     )
 
 
-# The JSON of a run: it changes only on purpose.
-
-
-def encode_times(run: PredictedRun | None) -> dict[str, object]:
-    """How long a run takes and what it costs; null where that is not known."""
-    if run is None:
-        return dict.fromkeys(("steps", "hours", "hours_interval", "cost", "cost_interval"))
-    cost = run.cost
-    return {
-        "steps": run.steps,
-        "hours": run.expected_hours,
-        "hours_interval": {
-            "low_hours": run.low_hours,
-            "expected_hours": run.expected_hours,
-            "high_hours": run.high_hours,
-        },
-        "cost": None if cost is None else cost.expected_cost,
-        "cost_interval": None if cost is None else encode(cost),
-    }
-
-
-def encode_run(planned: PlannedRun) -> dict[str, object]:
-    """The `run` of `plan --json`; costs are in dollars."""
-    return {
-        "tokens": planned.tokens,
-        "price_per_hour": planned.price_per_hour,
-        "currency": planned.currency,
-        "strategies": [
-            {"name": strategy.evaluated.strategy.name, **encode_times(strategy.run)}
-            for strategy in planned.strategies
-        ],
-    }
-
-
 # The JSON of the machines that a job fits: it changes only on purpose.
 
 
 def _encode_offer(offer: Offer) -> dict[str, object]:
-    candidate, chosen, run = offer.candidate, offer.chosen, offer.run
+    candidate, chosen = offer.candidate, offer.chosen
     network = offer.machine.network
     return {
         "machine": candidate.name,
@@ -329,7 +224,7 @@ def _encode_offer(offer: Offer) -> dict[str, object]:
         "headroom_bytes": chosen.headroom_bytes,
         **encode_step_time(chosen.step_time),
         "price_per_hour": offer.price_per_hour,
-        "run": None if run is None else {"tokens": run.tokens, **encode_times(run)},
+        "cost": offer.cost,
     }
 
 

@@ -72,10 +72,6 @@ class PriceList(Struct, frozen=True, kw_only=True):
         return any(price.instance == instance for price in self.prices)
 
 
-NO_PRICES = PriceList()
-"""Where nobody asks for a cost."""
-
-
 def read_prices(
     texts: Iterable[str], table: Sequence[GpuModel], instances: Sequence[Instance]
 ) -> PriceList:

@@ -173,7 +173,6 @@ def encode_decision(
     config_path: str | None,
     command: Sequence[str] | None,
     env: Mapping[str, str] | None,
-    run: Mapping[str, object] | None = None,
     limits: Sequence[Limit] | None = None,
 ) -> dict[str, object]:
     """One JSON object; bytes are ints, unknowns are null.
@@ -188,7 +187,6 @@ def encode_decision(
         config_path: Where its config is.
         command: What starts the job, where that is known.
         env: The same, of its environment.
-        run: How long the run takes and what it costs, where that was asked for.
         limits: Of every strategy, where they were asked for.
     """
     chosen, job = decision.chosen, decision.job
@@ -240,5 +238,4 @@ def encode_decision(
         "config_path": config_path,
         "command": None if command is None else list(command),
         "env": None if env is None else dict(env),
-        "run": None if run is None else dict(run),
     }

@@ -27,7 +27,6 @@ class Panel(StrEnum):
     MACHINE = "Machine"
     JOB = "Training step"
     CHOICE = "Choice"
-    LENGTH = "Time and cost"
     OUTPUT = "Output"
 
 
@@ -458,28 +457,10 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
         help="Run SCRIPT as a module, like `python -m`",
         panel=Panel.CHOICE,
     ),
-    "tokens": SettingRow(
-        flag="--tokens",
-        help="Tokens per epoch: 2B, 500M",
-        panel=Panel.LENGTH,
-        value="<count>",
-    ),
-    "sequences": SettingRow(
-        flag="--sequences",
-        help="Sequences per epoch, of --seq-len tokens: 52k",
-        panel=Panel.LENGTH,
-        value="<count>",
-    ),
-    "epochs": SettingRow(
-        flag="--epochs",
-        help="Number of epochs",
-        panel=Panel.LENGTH,
-        default="your script's, or 1",
-    ),
     "price": SettingRow(
         flag="--price",
-        help="Price of a GPU hour in dollars: 2.50, or NAME=2.50",
-        panel=Panel.LENGTH,
+        help="Price of a GPU hour in dollars, with --machine all: 2.50, or NAME=2.50",
+        panel=Panel.MACHINE,
         value="<price>",
     ),
     "output_dir": SettingRow(

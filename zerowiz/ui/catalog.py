@@ -1,21 +1,18 @@
-"""Show the machines of the tables that a job fits, and what a run takes on each."""
+"""Show the machines of the tables that a job fits, and what training costs on each."""
 
 from collections.abc import Collection, Iterator
 from typing import TextIO
 
-from zerowiz.core.catalog import Offer, Offers, PlannedRun, StrategyRun
+from zerowiz.core.catalog import Offer, Offers
 from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.machine.interconnect import spell_network
 from zerowiz.core.machine_kinds import PriceList
-from zerowiz.core.speed.costs import PredictedRun
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui import sentences
 from zerowiz.ui.choice import split_of
 from zerowiz.ui.text import (
     LABEL_COLUMNS,
     bare_gib,
-    count,
-    hours,
     labelled,
     money,
     rate_of,
@@ -68,7 +65,6 @@ def machines(
 
 def _table(offered: Offers, stream: TextIO) -> tuple[str, ...]:
     """The rows; returns the headings for which the terminal is too narrow."""
-    timed = any(offer.run for offer in offered.offers)
     split, mixed = _splits(offered), _mixes_checkpointing(offered)
     priced = any(offer.price_per_hour is not None for offer in offered.offers)
     headings = (
@@ -76,7 +72,6 @@ def _table(offered: Offers, stream: TextIO) -> tuple[str, ...]:
         *(("batch",) if split else ()),
         *(("ckpt",) if mixed else ()),
         *("step", "(step)", _rate(offered)),
-        *((N_("time"),) if timed else ()),
         *((N_("cost"),) if priced else ()),
     )
     rows = [
@@ -89,8 +84,7 @@ def _table(offered: Offers, stream: TextIO) -> tuple[str, ...]:
             *((split_of(offer.workload),) if split else ()),
             *((_checkpointing(offer),) if mixed else ()),
             *_speed(offer),
-            *((_time(offer),) if timed else ()),
-            *((_cost(offer),) if priced else ()),
+            *((_UNKNOWN if offer.cost is None else money(offer.cost),) if priced else ()),
         )
         for offer in offered.offers[:_MOST_ROWS]
     ]
@@ -123,15 +117,6 @@ def _speed(offer: Offer) -> tuple[str, ...]:
     return (seconds(time.expected_seconds), bounds, rate_of(time))
 
 
-def _time(offer: Offer) -> str:
-    return _UNKNOWN if offer.run is None else hours(offer.run.expected_hours)
-
-
-def _cost(offer: Offer) -> str:
-    cost = None if offer.run is None else offer.run.cost
-    return _UNKNOWN if cost is None else money(cost.expected_cost)
-
-
 def _legend(
     offered: Offers,
     job: Job,
@@ -152,12 +137,8 @@ def _legend(
     yield from _steps(offered, left)
     if len(offered.offers) > 1 and objective is Objective.FLOWCHART:
         yield _("The flowchart chose each strategy; `$objective fastest` chooses the fastest.")
-    tokens = {offer.run.tokens for offer in offers if offer.run is not None}
-    if tokens:
-        yield _(
-            "Time and cost are for {tokens} tokens, optimizer steps only.",
-            tokens=count(max(tokens)),
-        )
+    if prices.prices:
+        yield _("Cost is for a billion tokens, optimizer steps only.")
     assuming = next((offer for offer in offers if offer.assumes_network), None)
     if assuming is not None:
         yield _(
@@ -248,85 +229,3 @@ def _left_out(offered: Offers) -> Iterator[str]:
         yield _(
             "These have a price, but the job fits on none that zerowiz tried: {names}.", names=names
         )
-
-
-# Show how long a run takes and what it costs, with each strategy that fits.
-
-_LEGEND = _(
-    "times are for optimizer steps only, without startup, evaluation and saving; brackets show"
-    " the bounds of the prediction"
-)
-
-
-def run(planned: PlannedRun, stream: TextIO) -> None:
-    """The run of the chosen strategy in a line, then a table of all that fit.
-
-    There is no table where no time is known.
-    """
-    say(stream, "", labelled(_("Run"), _what(planned)), hang=LABEL_COLUMNS)
-    if not any(strategy.run for strategy in planned.strategies):
-        return
-    stream.write("\n")
-    priced = planned.price_per_hour is not None
-    costs = (N_("cost"), N_("(cost)")) if priced else ()
-    headings = ("strategy", N_("steps"), N_("time"), N_("(time)"), *costs)
-    rows = [_row(strategy, priced=priced) for strategy in planned.strategies]
-    show_rows(stream, headings, rows, ("(cost)", "(time)", "steps"))
-    say(stream, "", _LEGEND)
-
-
-def _what(planned: PlannedRun) -> str:
-    """What is trained on, and how long the chosen strategy takes for it."""
-    trained = _("{tokens} tokens", tokens=count(planned.tokens))
-    if planned.price_per_hour is not None:
-        price = money(planned.price_per_hour)
-        trained += _(", at {price} an hour for the whole machine", price=price)
-    runs = {each.evaluated.strategy.name: each for each in planned.strategies}
-    led = runs.get(planned.chosen or "")
-    chosen = None if led is None else led.run
-    if led is None or chosen is None:
-        why = (
-            ""
-            if planned.why_untimed is None
-            else _(", as {why_untimed}", why_untimed=planned.why_untimed)
-        )
-        return _("{trained}: no step time is predicted{why}", trained=trained, why=why)
-    cost = chosen.cost
-    costs = "" if cost is None else f", {money(cost.expected_cost)}"
-    return _(
-        "{trained}: {chosen} takes {expected_hours}{costs}",
-        trained=trained,
-        chosen=_(led.evaluated.strategy.short_words),
-        expected_hours=hours(chosen.expected_hours),
-        costs=costs,
-    )
-
-
-def _row(strategy_run: StrategyRun, *, priced: bool) -> tuple[str, ...]:
-    name, predicted = _(strategy_run.evaluated.strategy.short_words), strategy_run.run
-    if predicted is None:
-        return (name, *[_UNKNOWN] * (5 if priced else 3))
-    bounds = _(
-        "({low_hours} to {high_hours})",
-        low_hours=hours(predicted.low_hours),
-        high_hours=hours(predicted.high_hours),
-    )
-    return (
-        name,
-        f"{predicted.steps:,}",
-        hours(predicted.expected_hours),
-        bounds,
-        *(_run_cost(predicted) if priced else ()),
-    )
-
-
-def _run_cost(predicted: PredictedRun) -> tuple[str, str]:
-    cost = predicted.cost
-    if cost is None:
-        return _UNKNOWN, _UNKNOWN
-    bounds = _(
-        "({low_cost} to {high_cost})",
-        low_cost=money(cost.low_cost),
-        high_cost=money(cost.high_cost),
-    )
-    return money(cost.expected_cost), bounds

@@ -749,17 +749,6 @@ def on_device(text: str, machine: "Machine") -> str:
     return _GPU.sub(_("CPU rank"), text)
 
 
-def hours(value: float) -> str:
-    """A time that people plan with: `35.2 h`, `1,220 h`; `14 min`, `20 s` and `3.5 s` below."""
-    if value < 9.95 / 3600:  # what rounds to less than ten seconds has two digits
-        return f"{value * 3600:.2g} s"
-    if value < 1 / 60:
-        return f"{value * 3600:.0f} s"
-    if value < 1:
-        return f"{value * 60:.0f} min"
-    return f"{value:,.0f} h" if value >= 100 else f"{value:.1f} h"  # noqa: PLR2004 - three digits
-
-
 def money(dollars: float) -> str:
     """Dollars as people plan with them: `$704`, `$17.60`, `$0.0123`."""
     digits = 0 if dollars >= 100 else 2 if dollars >= 0.1 or not dollars else 4  # noqa: PLR2004 - three digits

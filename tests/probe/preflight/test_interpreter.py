@@ -13,7 +13,7 @@ import pytest
 
 from zerowiz.core.preflight.facts import Installed, Torch
 from zerowiz.errors import PreflightError
-from zerowiz.probe.preflight import interpreter, python_report
+from zerowiz.probe.preflight import python_report
 from zerowiz.probe.preflight.python_report import _TABLE as TORCH_TABLE
 from zerowiz.probe.preflight.python_report import report
 from zerowiz.probe.preflight.read_facts import (
@@ -209,7 +209,7 @@ def test_this_python_is_its_own_and_says_the_same_as_a_child(tmp_path: Path) -> 
 def test_a_python_that_does_not_start_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, failure: str
 ) -> None:
-    monkeypatch.setattr(interpreter, "_PATIENCE_S", 0.2 if "within" in failure else 30)
+    monkeypatch.setattr(read_facts, "_PATIENCE_S", 0.2 if "within" in failure else 30)
     program, python = tmp_path / "deepspeed", tmp_path / "python3"
     program.write_text(f"#!{python}\n")
     if text is not None:

@@ -35,7 +35,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_parser",
             {
-                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "sequence_tokens": 1024,
                 "attention": Attention.SDPA,
@@ -45,7 +44,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_parser_subclass",
             {
-                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "micro_batch": 2,
                 "precision": Precision.BF16,
@@ -56,7 +54,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_parser_trl",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -72,7 +69,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_in_code",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -89,7 +85,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_in_code_trl",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -105,7 +100,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_in_code_packed",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.LIGER,
@@ -121,7 +115,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_kwargs",
             {
-                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "micro_batch": 16,
                 "precision": Precision.BF16,
@@ -133,7 +126,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_two_arguments",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -147,7 +139,6 @@ ALL_DEFAULT: dict[str, object] = {
             "hf_own_flag",
             {
                 **ALL_DEFAULT,
-                "epochs": 3.0,
                 "gradient_checkpointing": True,
                 "model": "google/flan-t5-xl",
             },
@@ -197,7 +188,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_dataclasses",
             {
-                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "sequence_tokens": 512,
                 "model": "lmsys/vicuna-7b-v1.5",
@@ -209,7 +199,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_fire",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -227,7 +216,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_optional",
             {
-                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "sequence_tokens": 1024,
                 "model": "Qwen/Qwen2.5-0.5B",
@@ -269,7 +257,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_recipe_parser",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -301,7 +288,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_trl_parser",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -318,7 +304,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_trl_sft",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -338,7 +323,6 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_yaml",
             {
-                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,

@@ -277,8 +277,6 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     """What of the step nobody decided."""
     settled: tuple[AddedWords, ...] = ()
     """What the script leaves open, and the words that are added after it."""
-    own_epochs: float | None = None
-    """How often the script trains on its data, where it decides that."""
 
     @property
     def lacks_lr(self) -> bool:
@@ -640,7 +638,6 @@ def _fold_job(
         not_counted=tuple(item.text for item in not_counted),
         freedom=freedom,
         settled=(*model_words, *of_step.settled, *_on_cpu(settings, machine)),
-        own_epochs=None if settings.epochs is None else settings.epochs.value,
     )
 
 

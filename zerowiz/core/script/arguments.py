@@ -413,8 +413,6 @@ _TRAINING_ARGUMENTS: Mapping[str, Field] = {
     # It stands here for DeepSpeed's launcher, which adds the word.
     "local_rank": Field(Reads.INT, -1),
     "resume_from_checkpoint": Field(Reads.STR, None),
-    "num_train_epochs": Field(Reads.FLOAT, 3.0),
-    "max_steps": Field(Reads.INT, -1),
     "fsdp": Field(Reads.STR, None),
     "save_only_model": Field(Reads.TRUTH, default=False),
     "load_best_model_at_end": Field(Reads.TRUTH, default=False),

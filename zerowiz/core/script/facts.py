@@ -207,8 +207,6 @@ TRAINER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "use_cpu": ("use_cpu",),
     "fsdp": ("fsdp",),
     "loader_workers": ("dataloader_num_workers",),
-    "epochs": ("num_train_epochs",),
-    "max_steps": ("max_steps",),
     "do_eval": ("do_eval",),
     "eval_strategy": ("eval_strategy",),
     "precomputed": ("precompute_ref_log_probs",),

@@ -204,9 +204,8 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     """The settings of a run.
 
     As an attribute of its name each is there, None where the script does not decide it, or where it
-    is unknown: `settings.micro_batch`. Besides those of a plan: `model`, `use_cpu`,
-    `loader_workers` of each rank, and `epochs`, how often it trains on its data, if nothing else
-    ends it.
+    is unknown: `settings.micro_batch`. Besides those of a plan: `model`, `use_cpu` and the
+    `loader_workers` of each rank.
     """
 
     own_model: OwnModel | None = None
@@ -276,7 +275,6 @@ _BESIDES: Mapping[str, type] = {
     "model": str,
     "use_cpu": bool,
     "loader_workers": int,
-    "epochs": float,
     "every_n_layers": int,
     **dict.fromkeys(HYPERPARAMETERS, float),
     "schedule": str,
@@ -341,7 +339,6 @@ class ScriptRun(Resolver):
             "gradient_checkpointing": _checkpointing(self),
             "every_n_layers": _every_n_layers(self),
             "packing": either(self.setting(facts.packing), self.setting(facts.padding_free)),
-            "epochs": _epochs(self),
             "method": method,
             "lora_target_modules": None if by_architecture else targets,
             **dict.fromkeys(_OF_TRAINER),
@@ -412,13 +409,6 @@ def learned_by_config(reader: Integration | None, passed: Collection[str]) -> fr
         return frozenset(LEARNING) - ({"warmup_steps", "schedule"} if passed else set())
     clips = reader in {Integration.DEEPSPEED, Integration.ACCELERATE}
     return frozenset({"max_grad_norm"} if clips else ())
-
-
-def _epochs(run: Resolver) -> ScriptValue[float] | None:
-    max_steps = as_number(run.setting(run.facts.max_steps))
-    epochs = as_number(run.setting(run.facts.epochs))
-    by_epochs = max_steps is not None and max_steps.value <= 0
-    return epochs if by_epochs and epochs is not None and epochs.value > 0 else None
 
 
 def _splits(facts: ScriptFacts, settings: ScriptSettings) -> bool:
