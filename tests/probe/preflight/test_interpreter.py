@@ -13,7 +13,7 @@ import pytest
 
 from zerowiz.core.preflight.facts import Installed, Torch
 from zerowiz.errors import PreflightError
-from zerowiz.probe.preflight import python_report
+from zerowiz.probe.preflight import python_report, read_facts
 from zerowiz.probe.preflight.python_report import _TABLE as TORCH_TABLE
 from zerowiz.probe.preflight.python_report import report
 from zerowiz.probe.preflight.read_facts import (
