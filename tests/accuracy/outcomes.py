@@ -13,7 +13,7 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Host
 from zerowiz.core.structs import replace
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 
 class Outcome(StrEnum):

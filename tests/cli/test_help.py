@@ -20,7 +20,7 @@ from zerowiz.cli.completion import complete_machine
 from zerowiz.cli.help_options import default_of
 from zerowiz.cli.help_page import EXAMPLES, UNHEEDED
 from zerowiz.core.machine.names import parse_machine
-from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.probe.files import read_gpu_table, read_instances
 
 # Completion, asked of a real bash as a person asks it; of other shells in `tests/shells`.
 

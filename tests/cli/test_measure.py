@@ -32,8 +32,8 @@ from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import decode, encode, replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import ZerowizError
+from zerowiz.probe.files import read_gpu_table
 from zerowiz.probe.machine.machine_file import results_path
-from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui.measure import candidates, script_run
 
 MODEL = str(TEMPLATES / "model")

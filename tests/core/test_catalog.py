@@ -23,7 +23,7 @@ from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.probe.files import read_gpu_table, read_instances
 
 TABLE, INSTANCES = read_gpu_table(), read_instances()
 SOME = tuple(

@@ -39,7 +39,7 @@ from zerowiz.core.speed.costs import COSTS, StepTime, TermKind, find_rates
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import decode, encode, replace
 from zerowiz.core.workload import Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 TABLE = read_gpu_table()
 H200S = parse_spec("2xH200", TABLE)

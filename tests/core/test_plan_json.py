@@ -24,7 +24,7 @@ from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Accounting, Method, Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 TABLE = read_gpu_table()
 JOB = Job(

@@ -23,7 +23,7 @@ from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.workload import SETTINGS, setting_kinds
 from zerowiz.errors import ExitCode
-from zerowiz.probe.package_data import read_bad_releases, read_ds_schema
+from zerowiz.probe.files import read_bad_releases, read_ds_schema
 from zerowiz.ui import check as show_check
 
 

@@ -23,7 +23,7 @@ from zerowiz.core.script.trainers import TRAINERS, TrainerClass
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES, STRATEGIES
 from zerowiz.core.strategy_types import Offload, Part, Strategy
 from zerowiz.errors import ExitCode, UsageError
-from zerowiz.probe.package_data import read_gpu_table, read_instances, read_known_models
+from zerowiz.probe.files import read_gpu_table, read_instances, read_known_models
 
 
 def spec_name(row: GpuModel) -> str:

@@ -30,7 +30,7 @@ from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.model.from_name import find_known
 from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.errors import DOCUMENTATION, HAS_SITE, ExitCode, page_of
-from zerowiz.probe.package_data import (
+from zerowiz.probe.files import (
     read_explanation,
     read_gpu_table,
     read_instances,

@@ -9,7 +9,7 @@ from typing import Any
 from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
 from zerowiz.core.dsconfig.schema import Schema, SchemaKey
 from zerowiz.core.workload import Integration
-from zerowiz.probe.package_data import read_ds_schema
+from zerowiz.probe.files import read_ds_schema
 
 KEPT = Path(__file__).with_name("grid.json")
 """The kinds of values with which a reader raises, by reader and key: `make truth` compares it."""

@@ -8,7 +8,7 @@ from zerowiz.core.lint.config import Context
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
-from zerowiz.probe.package_data import read_bad_releases
+from zerowiz.probe.files import read_bad_releases
 
 
 class Truth(StrEnum):

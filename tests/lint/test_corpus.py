@@ -23,7 +23,7 @@ from lint.rows import Truth
 from zerowiz.core.dsconfig.hjson import Dialect, parse, plain
 from zerowiz.core.findings import Finding, Severity
 from zerowiz.core.lint.linter import RULES, lint
-from zerowiz.probe.package_data import read_ds_schema
+from zerowiz.probe.files import read_ds_schema
 
 # The configs are those of the DeepSpeed whose truth is tested.
 VERSION = "0.19.8"

@@ -14,7 +14,7 @@ from lint.grid import CELLS, KEPT, OTHER_TRAINING, Cell
 from zerowiz.core.findings import Severity
 from zerowiz.core.lint.config import Context
 from zerowiz.core.lint.linter import lint
-from zerowiz.probe.package_data import read_ds_schema
+from zerowiz.probe.files import read_ds_schema
 
 SCHEMA = read_ds_schema("0.19.8")
 Kept = Mapping[str, Mapping[str, list[str]]]

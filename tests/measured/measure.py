@@ -56,9 +56,9 @@ from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import ZerowizError
+from zerowiz.probe.files import read_transformers_release
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.model.hf import Named, read_config_json
-from zerowiz.probe.package_data import read_transformers_release
 from zerowiz.probe.preflight.read_facts import find_programs, try_core_binding
 
 _TESTS = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ from zerowiz.core.decision.evaluate import evaluate_with
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.structs import replace
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 LAUNCHER = (sys.executable, str(Path(__file__).with_name("fake_deepspeed.py")))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.dsconfig.schema import Unknown
-from zerowiz.probe.package_data import parse_release, read_ds_schema, read_ds_schemas, read_version
+from zerowiz.probe.files import parse_release, read_ds_schema, read_ds_schemas, read_version
 
 MINORS = ("0.19.8", "0.18.9", "0.17.6", "0.16.9")
 

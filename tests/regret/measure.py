@@ -17,7 +17,7 @@ from speed import run_timing
 
 from zerowiz.app.options import Options
 from zerowiz.core.speed.costs import find_rates
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 Case = dict[str, Any]
 

@@ -22,7 +22,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Precision, Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 Row = Mapping[str, Any]
 

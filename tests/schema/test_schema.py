@@ -16,7 +16,7 @@ from schema.by_hand import FACTS
 from schema.make_schema import FILE, KINDS, VERSIONS, read_rows, text_of
 
 from zerowiz.core.dsconfig.schema import Kind, SchemaKey, Unknown, Where
-from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
+from zerowiz.probe.files import read_ds_schema, read_ds_schemas
 
 SCHEMA = read_ds_schema(VERSIONS[0])
 KEYS = tuple(key for key in SCHEMA.keys.values() if key.path)

@@ -18,7 +18,7 @@ from zerowiz.core.speed.costs import COSTS, Costs, StepTime, find_rates
 from zerowiz.core.speed.step_time import predict_step_time
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import Attention, Method, Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 FILE = Path(__file__).parents[1] / "measured" / "public_times.json"
 Run = Mapping[str, Any]

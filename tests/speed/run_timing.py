@@ -47,8 +47,8 @@ from zerowiz.core.speed.costs import GpuRates, find_rates
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
+from zerowiz.probe.files import read_gpu_table
 from zerowiz.probe.machine.host import parse_list
-from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.probe.preflight.read_facts import find_programs, try_core_binding
 
 _MEASURED = Path(__file__).parents[1] / "measured" / "times"

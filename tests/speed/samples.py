@@ -17,7 +17,7 @@ from zerowiz.core.speed.costs import COSTS, Calibration, Costs, GpuRates, StepTi
 from zerowiz.core.speed.step_time import predict_step_time
 from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 # Other jobs ran on the same GPUs (tests/measured/README.md); launches have no times.
 DISTURBED = frozenset({"2026-11-grid.jsonl", "2026-11-trl.jsonl", "launches.jsonl"})

@@ -55,7 +55,7 @@ from zerowiz.core.speed.step_time import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 
 @cache

@@ -22,7 +22,7 @@ from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
-from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.probe.files import read_gpu_table, read_instances
 from zerowiz.ui.catalog import machines
 from zerowiz.ui.text import count, money
 

@@ -11,7 +11,7 @@ from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategies import ZERO1, ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Loss, Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 from zerowiz.ui import choice
 
 JOB = Job(

@@ -16,7 +16,7 @@ from zerowiz.app.reporter import SILENT
 from zerowiz.core.decision.open_settings import Grid, GridCell
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import Accounting
-from zerowiz.probe.package_data import read_page_files
+from zerowiz.probe.files import read_page_files
 from zerowiz.ui import page as document
 from zerowiz.ui import sentences
 from zerowiz.ui.text import bare_gib

@@ -30,8 +30,8 @@ from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import LostEdit, PreflightError
+from zerowiz.probe.files import read_gpu_table
 from zerowiz.probe.machine.host import cpu_machine, read_host, with_number_formats
-from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui import machine
 from zerowiz.ui.reporter import TerminalLaunchReporter
 

@@ -11,7 +11,7 @@ from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Accounting, Integration, Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 from zerowiz.ui import show
 
 JOB = Job(

@@ -27,7 +27,7 @@ from zerowiz.core.machine.types import Interconnect, LinkClass, Network, Network
 from zerowiz.core.strategies import STRATEGIES, ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 from zerowiz.ui import sentences
 from zerowiz.ui.assumptions import trainer, vllm
 from zerowiz.ui.text import (

@@ -445,7 +445,7 @@ def check(
     )
     from zerowiz.core.lint.config import on_machine  # noqa: PLC0415 - see above
     from zerowiz.probe.config_text import decode_config  # noqa: PLC0415 - see above
-    from zerowiz.probe.package_data import read_ds_schema  # noqa: PLC0415 - see above
+    from zerowiz.probe.files import read_ds_schema  # noqa: PLC0415 - see above
 
     version = choose_version(deepspeed_version)
     schema = read_ds_schema(version)

@@ -21,7 +21,7 @@ from zerowiz.core.machine_kinds import MachineCandidate, PriceList, list_kinds, 
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
-from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.probe.files import read_gpu_table, read_instances
 from zerowiz.ui import assumptions
 
 

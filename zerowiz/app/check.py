@@ -20,8 +20,14 @@ from zerowiz.core.structs import decode, replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config_text import read_configs
-from zerowiz.probe.files import CHECK, FILE_NAME, find_answers_file, read_answers
-from zerowiz.probe.package_data import read_bad_releases, read_version
+from zerowiz.probe.files import (
+    CHECK,
+    FILE_NAME,
+    find_answers_file,
+    read_answers,
+    read_bad_releases,
+    read_version,
+)
 
 # `0.19.8`, `0.19.8+cu13`.
 _VERSION = re.compile(r"\d+\.\d+.*")

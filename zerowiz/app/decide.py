@@ -66,7 +66,7 @@ from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import SETTINGS, Integration, Loss, Method, Workload
 from zerowiz.errors import HandEditedError, LostEdit, NothingFitsError, UsageError, ZerowizError
-from zerowiz.probe.files import read_named
+from zerowiz.probe.files import read_gpu_table, read_known_models, read_named, read_version
 from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.output_folder import (
     EditedConfig,
@@ -74,7 +74,6 @@ from zerowiz.probe.output_folder import (
     read_edits,
     read_plan_files,
 )
-from zerowiz.probe.package_data import read_gpu_table, read_known_models, read_version
 from zerowiz.translation import _, in_english
 from zerowiz.ui import assumptions, choice, sentences
 from zerowiz.ui import remedies as remedies_text

@@ -31,9 +31,9 @@ from zerowiz.emit.files import add_files, replace_file
 from zerowiz.emit.job import run_own_script
 from zerowiz.emit.processes import read_measured
 from zerowiz.errors import InterruptedByUserError, UsageError, ZerowizError
+from zerowiz.probe.files import read_template
 from zerowiz.probe.machine.machine_file import read_results, results_path
 from zerowiz.probe.model.hf import read_config_json
-from zerowiz.probe.package_data import read_template
 
 # For ranks to save and end at a deadline, or on Ctrl-C.
 _GRACE_S = 10

@@ -16,7 +16,7 @@ from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import refuse_loss, write_files
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.package_data import read_page_files
+from zerowiz.probe.files import read_page_files
 from zerowiz.translation import _
 from zerowiz.ui import page
 

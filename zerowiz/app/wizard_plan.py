@@ -28,10 +28,9 @@ from zerowiz.core.units import keep_batch
 from zerowiz.core.workload import SETTINGS, Method, Workload
 from zerowiz.emit.files import add_files, refuse_other_files, remove_added, write_files
 from zerowiz.errors import UsageError
-from zerowiz.probe.config_text import names_yaml, read_program_file
-from zerowiz.probe.files import FILE_NAME
+from zerowiz.probe.config_file import names_yaml, read_program_file
+from zerowiz.probe.files import FILE_NAME, read_template
 from zerowiz.probe.model.hf import hub_name
-from zerowiz.probe.package_data import read_template
 from zerowiz.translation import _, listing
 
 

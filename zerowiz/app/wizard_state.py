@@ -71,9 +71,9 @@ from zerowiz.errors import (
     UsageError,
     ZerowizError,
 )
-from zerowiz.probe.config_text import read_config_values
+from zerowiz.probe.config_file import read_config_values
+from zerowiz.probe.files import read_known_models, read_version
 from zerowiz.probe.output_folder import find_persons_configs
-from zerowiz.probe.package_data import read_known_models, read_version
 from zerowiz.probe.preflight.read_facts import find_programs
 from zerowiz.probe.script.read_script import find_models, find_scripts
 from zerowiz.translation import _, listing

@@ -34,7 +34,7 @@ from zerowiz.core.lint.report import (
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
 from zerowiz.probe.config_text import STDIN
-from zerowiz.probe.package_data import read_ds_schema
+from zerowiz.probe.files import read_ds_schema
 from zerowiz.ui import check as check_text
 from zerowiz.ui.progress import TerminalWait
 from zerowiz.ui.text import error, note

@@ -31,7 +31,7 @@ def complete_setting(row: SettingRow, choices: Sequence[str]) -> Callable[..., l
 
 def complete_machine(incomplete: str) -> list[str]:
     """Names of GPUs and instances, behind the counts that were written."""
-    from zerowiz.probe.package_data import (  # noqa: PLC0415 - see plan
+    from zerowiz.probe.files import (  # noqa: PLC0415 - see plan
         read_gpu_table,
         read_instances,
     )
@@ -44,7 +44,7 @@ def complete_machine(incomplete: str) -> list[str]:
 
 
 def _complete_model(incomplete: str) -> list[str]:
-    from zerowiz.probe.package_data import read_known_models  # noqa: PLC0415 - as above
+    from zerowiz.probe.files import read_known_models  # noqa: PLC0415 - as above
 
     table = read_known_models()
     ids = [name for row in table for name in (row.id, *row.aliases)]

@@ -11,7 +11,7 @@ from zerowiz.core.decision.questions import TEMPLATES, template_of
 from zerowiz.core.workload import MODEL_FOLDER, Loop
 from zerowiz.emit.files import add_files
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.package_data import read_template
+from zerowiz.probe.files import read_template
 
 
 def template(

@@ -179,7 +179,7 @@ def write_error(error: ZerowizError) -> None:
 def _show_explanation(code: str | None) -> None:
     if code is None:
         return
-    from zerowiz.probe.package_data import (  # noqa: PLC0415 - most runs explain none
+    from zerowiz.probe.files import (  # noqa: PLC0415 - most runs explain none
         ALL,
         read_explanation,
     )

@@ -46,7 +46,7 @@ from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Accounting, Method, StateDtype, Trainer, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 # What the sizes in a config cost, against the config itself and the ledger.
 

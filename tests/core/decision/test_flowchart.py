@@ -48,7 +48,7 @@ from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 FITS, TIGHT, NO = Verdict.FITS, Verdict.TIGHT, Verdict.DOES_NOT_FIT
 UNCERTAIN = Verdict.UNCERTAIN

@@ -43,7 +43,7 @@ from zerowiz.core.strategies import (
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import decode, replace
 from zerowiz.core.workload import Method, Precision, Workload
-from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs
+from zerowiz.probe.files import read_gpu_table, read_measured_pairs
 from zerowiz.ui.sentences import interval, never_together
 
 A, B = PairedSetting.STRATEGY, PairedSetting.METHOD

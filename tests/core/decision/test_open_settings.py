@@ -44,7 +44,7 @@ from zerowiz.core.strategies import STRATEGIES, ZERO1, ZERO2, ZERO2_OFFLOAD, ZER
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 # The largest steps that fit: one more does not.
 

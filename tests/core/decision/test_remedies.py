@@ -62,7 +62,7 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table, read_known_models
+from zerowiz.probe.files import read_gpu_table, read_known_models
 from zerowiz.ui.sentences import lack
 
 TABLE = read_gpu_table()

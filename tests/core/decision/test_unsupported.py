@@ -31,7 +31,7 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 MACHINE = parse_spec("4xA100-40GB", read_gpu_table())
 JOB = Job(machine=MACHINE, model=model_from_size("7b", 7 * 10**9), workload=Workload())

@@ -20,7 +20,7 @@ from zerowiz.core.dsconfig.schema import (
 )
 from zerowiz.core.structs import encode, replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_ds_schema
+from zerowiz.probe.files import read_ds_schema
 
 PLAIN_INT = (Kind.BOOLEAN, Kind.WHOLE, Kind.DIGITS, Kind.AUTO)
 SECTION = (Kind.OBJECT,)

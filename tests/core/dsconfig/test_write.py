@@ -48,7 +48,7 @@ from zerowiz.core.workload import (
     StateDtype,
     Workload,
 )
-from zerowiz.probe.package_data import read_ds_schema, read_gpu_table
+from zerowiz.probe.files import read_ds_schema, read_gpu_table
 
 TABLE = read_gpu_table()
 GIB = 2**30

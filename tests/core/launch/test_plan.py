@@ -19,7 +19,7 @@ from zerowiz.core.launch.plan import (
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Accelerator, Host, Machine
 from zerowiz.core.structs import replace
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 # What of the environment reaches the ranks of other nodes.
 

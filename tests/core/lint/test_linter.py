@@ -20,7 +20,7 @@ from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.workload import Integration, Precision
-from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
+from zerowiz.probe.files import read_ds_schema, read_ds_schemas
 
 # A fixed text has every edit that can be, and nothing else changed.
 

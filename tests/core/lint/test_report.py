@@ -16,7 +16,7 @@ from zerowiz.core.findings import Finding, Severity
 from zerowiz.core.lint.linter import RULES, lint
 from zerowiz.core.lint.report import FileReport, encode_json_schema, encode_sarif
 from zerowiz.core.structs import replace
-from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
+from zerowiz.probe.files import read_ds_schema, read_ds_schemas
 
 SCHEMA = encode_json_schema(read_ds_schema())
 

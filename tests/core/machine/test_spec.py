@@ -26,7 +26,7 @@ from zerowiz.core.machine.types import (
     pick_gpus,
 )
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.probe.files import read_gpu_table, read_instances
 
 TABLE = read_gpu_table()
 SOURCE_GROUPS = {

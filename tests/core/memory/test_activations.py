@@ -37,7 +37,7 @@ from zerowiz.core.workload import (
     parse_modules,
 )
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 MIB = 2**20
 # One cuBLAS workspace a thread, see memory.py.

@@ -64,7 +64,7 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 MEASURED = [row for row in engine_rows() if row["peak_bytes"] is not None]
 PEAK_BAND = 0.01

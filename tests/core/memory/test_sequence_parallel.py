@@ -22,7 +22,7 @@ from zerowiz.core.strategies import DDP, ZERO2, ZERO3
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Loss, Precision, Trainer, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table, read_known_models
+from zerowiz.probe.files import read_gpu_table, read_known_models
 
 TABLE = read_gpu_table()
 KNOWN = {row.id: row for row in read_known_models()}

@@ -26,7 +26,7 @@ from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.package_data import read_gpu_table, read_known_models
+from zerowiz.probe.files import read_gpu_table, read_known_models
 
 # Layers and hidden size in the config.json of each Gemma 3, by its parameters.
 GEMMAS = {

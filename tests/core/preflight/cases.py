@@ -61,7 +61,7 @@ from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Integration, Method, Precision, Workload
-from zerowiz.probe.package_data import read_bad_releases
+from zerowiz.probe.files import read_bad_releases
 
 GIB = 2**30
 H200 = play(recording("h200-x4"))

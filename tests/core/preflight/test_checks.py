@@ -72,8 +72,8 @@ from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Loss, Method, Precision, Trainer, Workload
 from zerowiz.errors import page_of
+from zerowiz.probe.files import read_bad_releases
 from zerowiz.probe.host_files import Files
-from zerowiz.probe.package_data import read_bad_releases
 from zerowiz.probe.preflight.read_facts import read_facts
 
 

@@ -22,7 +22,7 @@ from zerowiz.core.speed.costs import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Precision
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 # Measured steps of a machine scale what is predicted there.
 

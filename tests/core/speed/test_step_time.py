@@ -33,7 +33,7 @@ from zerowiz.core.strategies import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Optimizer, Precision, Trainer, Workload
-from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.files import read_gpu_table
 
 # Traffic counted by hand, and its laws.
 

@@ -12,8 +12,8 @@ from zerowiz.core.machine.names import encode_machine, parse_spec
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.structs import replace
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
+from zerowiz.probe.files import read_gpu_table
 from zerowiz.probe.machine.machine_file import parse_machine_file, read_machine_file
-from zerowiz.probe.package_data import read_gpu_table
 
 MACHINE = parse_spec("4xA100-40GB", read_gpu_table())
 

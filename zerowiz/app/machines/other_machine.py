@@ -8,8 +8,7 @@ from zerowiz.core.machine.names import find_model, named_instance, parse_machine
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.files import is_named_file
-from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.probe.files import is_named_file, read_gpu_table, read_instances
 
 
 def read_named(options: Options) -> Machine:

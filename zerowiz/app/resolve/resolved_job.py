@@ -91,9 +91,9 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.errors import AnswerNeededError, UsageError
+from zerowiz.probe.files import read_gpu_table, read_measured_pairs, read_version
 from zerowiz.probe.machine.machine_file import has_results, read_results, results_path
 from zerowiz.probe.model.hf import hub_name
-from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs, read_version
 from zerowiz.ui import assumptions
 
 
@@ -491,7 +491,7 @@ def own_config(options: Options, reader: Integration | None = None) -> UserConfi
     """
     if options.config is None:
         return UserConfig()
-    from zerowiz.probe.config_text import read_config_file  # noqa: PLC0415 - takes long to load
+    from zerowiz.probe.config_file import read_config_file  # noqa: PLC0415 - takes long to load
 
     return read_config_file(options.config, reader, is_base=options.base is not None)
 

@@ -28,7 +28,7 @@ from zerowiz.core.workload import (
     parse_modules,
 )
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.package_data import read_transformers_release, read_trl_release
+from zerowiz.probe.files import read_transformers_release, read_trl_release
 from zerowiz.translation import N_
 
 # Refuse a run that would not be the one that was planned.

@@ -18,6 +18,7 @@ from zerowiz.core.machine.interconnect import (
 from zerowiz.core.machine.names import match_models
 from zerowiz.core.machine.types import Gpu, LeftOutGpu, PairLink, PcieSlot
 from zerowiz.core.structs import replace
+from zerowiz.probe.files import read_gpu_table
 from zerowiz.probe.host_files import Files, World
 from zerowiz.probe.machine import nvml_calls
 from zerowiz.probe.machine.network import read_numa_node, read_upstream_bytes_per_s
@@ -30,7 +31,6 @@ from zerowiz.probe.machine.nvml_calls import (
     open_session,
 )
 from zerowiz.probe.machine.nvml_child import HINTS, Announce, DriverFailedError, read_in_child
-from zerowiz.probe.package_data import read_gpu_table
 
 # Read every GPU that NVML lists: its model, its memory, its PCIe slot, its processes.
 

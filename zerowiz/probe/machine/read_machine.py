@@ -17,12 +17,12 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import NoGpuHereError, PreflightError
+from zerowiz.probe.files import read_gpu_table
 from zerowiz.probe.host_files import World
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.nvml import DriverFailedError, GpuReading, NoDriverError, read_gpus
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
-from zerowiz.probe.package_data import read_gpu_table
 
 _PLAN_WITHOUT = (
     (

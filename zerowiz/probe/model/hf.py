@@ -22,8 +22,13 @@ from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.core.structs import parse_json
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.probe.files import cache_folder, is_named_file, read_named, without_tilde
-from zerowiz.probe.package_data import read_known_models
+from zerowiz.probe.files import (
+    cache_folder,
+    is_named_file,
+    read_known_models,
+    read_named,
+    without_tilde,
+)
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _WANTED = (

@@ -22,8 +22,7 @@ from zerowiz.core.model.types import names_one_of
 from zerowiz.core.structs import decode, parse_json, replace
 from zerowiz.core.workload import FP32_BYTES, PRECISIONS, Attention, Method, Workload
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.probe.files import cache_folder, read_named
-from zerowiz.probe.package_data import read_version
+from zerowiz.probe.files import cache_folder, read_named, read_version
 
 # Replace operations of torch by stand-ins that keep the tensors that CUDA's kernels keep.
 #

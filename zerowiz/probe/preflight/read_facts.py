@@ -31,10 +31,9 @@ from zerowiz.core.preflight.facts import (
 )
 from zerowiz.core.structs import parse_json
 from zerowiz.errors import PreflightError
-from zerowiz.probe.files import read_named
+from zerowiz.probe.files import read_bad_releases, read_named
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.host import parse_list
-from zerowiz.probe.package_data import read_bad_releases
 from zerowiz.probe.preflight import python_report
 from zerowiz.probe.preflight.python_report import report
 from zerowiz.probe.script.engine_config import read_script_text

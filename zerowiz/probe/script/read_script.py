@@ -16,8 +16,7 @@ from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
-from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
-from zerowiz.probe.package_data import read_trl_release
+from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_trl_release
 from zerowiz.probe.script.commandline import command_line
 from zerowiz.probe.script.engine_config import with_convention, with_parallelism
 from zerowiz.probe.script.imports import Joined, join
@@ -162,7 +161,7 @@ def read_script(
     facts = _read_source(path, path.parent if import_folder is None else import_folder)
     named = facts.parser.settings_file(tuple(script_args))
     if named is not None:
-        from zerowiz.probe.config_text import read_settings_file  # noqa: PLC0415 - takes long to load
+        from zerowiz.probe.config_file import read_settings_file  # noqa: PLC0415 - takes long to load
 
         is_whole = facts.parser.takes_file(tuple(script_args))
         file = read_settings_file(named, facts.path, is_whole=is_whole)
