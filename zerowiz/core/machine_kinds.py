@@ -97,10 +97,8 @@ def read_prices(
             raise UsageError(f"`$price {text}` gives a second price of the same", _HINT)
         prices[name] = _named(name, float(dollars), table, instances)
 
-    def generality(price: Price) -> int:
-        return [price.instance is not None, bool(price.gpus), True].index(True)
-
-    return PriceList(prices=tuple(sorted(prices.values(), key=generality)))
+    special_first = sorted(prices.values(), key=lambda p: (p.instance is None, not p.gpus))
+    return PriceList(prices=tuple(special_first))
 
 
 def _named(

@@ -94,10 +94,6 @@ CALL_TIMEOUT_S = 30.0
 """Without persistence mode a GPU takes seconds to wake, and all are woken by one call."""
 
 
-def _nobody(_words: str) -> None:
-    """Tell nobody."""
-
-
 class World(Struct, frozen=True, kw_only=True):
     """The sources of every fact about a machine, beside its driver."""
 
@@ -105,5 +101,5 @@ class World(Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
     call_timeout_s: float = CALL_TIMEOUT_S
     """How long the driver may take to answer one call."""
-    on_wait: Callable[[str], None] = _nobody
+    on_wait: Callable[[str], object] = lambda _: None
     """Told what is waited for, where the driver takes long."""

@@ -136,16 +136,12 @@ def make_run(options: Options, machine: Machine, how: RunOptions, *, has_node: b
         supervised=has_node or _is_supervised(how, machine),
         grace_seconds=how.grace_seconds,
         max_attempts=how.max_attempts,
-        is_seen=_is_seen(options, has_node=has_node),
+        # A person looks on at a job of this host; what is only printed is plain.
+        is_seen=not (options.quiet or options.dry_run or has_node or options.hostfile)
+        and can_redraw(),
         is_verbose=how.verbose,
         hostfile=options.hostfile,
     )
-
-
-def _is_seen(options: Options, *, has_node: bool) -> bool:
-    """Whether a person looks on at a job of this host; what is only printed is plain."""
-    says_less = options.quiet or options.dry_run or has_node or options.hostfile is not None
-    return not says_less and can_redraw()
 
 
 def plan_dry_run(launch: Launch, reporter: Reporter, person: Person | None) -> Start:

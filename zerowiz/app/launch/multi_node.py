@@ -344,16 +344,15 @@ def lead(
     rendezvous = gather(job, node, joined, note_missing)
     machines = [join.machine for join in rendezvous.joins]
 
-    def publish_start(number: int, start: Start) -> None:
-        publish(rendezvous, number, _launch_spec(start))
-
     def run_all() -> int:
         answers = [NodeAnswer(host=join.host, machine=join.machine) for join in rendezvous.joins]
         fleet = merge_nodes(answers)
         noted = fleet.machine.with_notes(*machine_text.notes(fleet))
         weakest = replace(noted, allocation=rendezvous.own.machine.allocation)
         start = start_on(weakest, _node_launch(node, machines))
-        status = run_attempts(start, reporter, publish_start)
+        status = run_attempts(
+            start, reporter, lambda number, start: publish(rendezvous, number, _launch_spec(start))
+        )
         ignore_signals()
         return status
 

@@ -127,26 +127,16 @@ class ResolvedWorkload(Struct, frozen=True, kw_only=True):
     """What the script leaves open, and is to take from words that are added after it."""
 
 
-def _chunks_plain_loss(option: object, script: object) -> bool:
-    """A Trainer's own loss can be computed in chunks, which none of its arguments say."""
-    return option is Loss.CHUNKED and script is Loss.PLAIN
-
-
-def _names_the_same(option: object, script: object) -> bool:
-    """The same names in another order are the same layers."""
-    return set(parse_modules(str(option))) == set(parse_modules(str(script)))
-
-
-def _evaluates_not(option: object, _script: object) -> bool:
-    """A person may know that a script that could evaluate does not."""
-    return option == 0
-
-
 # Where an option may stand although the script says something else.
 _AGREES: Mapping[str, Callable[[object, object], bool]] = {
-    "eval_batch": _evaluates_not,
-    "loss": _chunks_plain_loss,
-    "lora_target_modules": _names_the_same,
+    # A person may know that a script that could evaluate does not.
+    "eval_batch": lambda option, _: option == 0,
+    # A Trainer's own loss can be computed in chunks, which none of its arguments say.
+    "loss": lambda option, script: option is Loss.CHUNKED and script is Loss.PLAIN,
+    # The same names in another order are the same layers.
+    "lora_target_modules": lambda option, script: (
+        set(parse_modules(str(option))) == set(parse_modules(str(script)))
+    ),
 }
 
 

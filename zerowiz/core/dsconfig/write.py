@@ -133,16 +133,6 @@ def _gathers_on_save(w: _Writing) -> bool:
     return room_bytes is None or need_bytes <= room_bytes
 
 
-def _overlaps(w: _Writing) -> bool:
-    # stage3.py gathers and reduces on streams of their own, with one bucket either way.
-    return w.evaluated.buffers.overlap_comm or w.strategy.shards_weights
-
-
-def _hpz_partition_size(w: _Writing) -> int | None:
-    ranks = w.evaluated.buffers.hpz_partition_size
-    return ranks if ranks > 1 else None
-
-
 # From there on transformers holds all experts of a layer in one tensor.
 _FUSED_EXPERTS = (5, 0)
 
@@ -160,7 +150,8 @@ def _leaf_module(w: _Writing) -> Section | None:
 # keys a strategy has is a field of its row.
 _ZERO: Mapping[ZeroKey, Callable[[_Writing], object]] = {
     ZeroKey.CONTIGUOUS_GRADIENTS: lambda w: w.evaluated.buffers.contiguous_gradients,
-    ZeroKey.OVERLAP_COMM: _overlaps,
+    # stage3.py gathers and reduces on streams of their own, with one bucket either way.
+    ZeroKey.OVERLAP_COMM: lambda w: w.evaluated.buffers.overlap_comm or w.strategy.shards_weights,
     ZeroKey.REDUCE_BUCKET_SIZE: lambda w: w.evaluated.buffers.reduce_bucket_size,
     ZeroKey.SUB_GROUP_SIZE: lambda w: w.evaluated.buffers.sub_group_size,
     ZeroKey.PREFETCH_BUCKET_SIZE: lambda w: w.evaluated.buffers.stage3_prefetch_bucket_size,
@@ -170,7 +161,11 @@ _ZERO: Mapping[ZeroKey, Callable[[_Writing], object]] = {
     ZeroKey.MAX_LIVE_PARAMETERS: lambda w: w.evaluated.buffers.stage3_max_live_parameters,
     ZeroKey.MAX_REUSE_DISTANCE: lambda w: w.evaluated.buffers.stage3_max_live_parameters,
     ZeroKey.GATHER_ON_SAVE: _gathers_on_save,
-    ZeroKey.HPZ_PARTITION_SIZE: _hpz_partition_size,
+    ZeroKey.HPZ_PARTITION_SIZE: lambda w: (
+        w.evaluated.buffers.hpz_partition_size
+        if w.evaluated.buffers.hpz_partition_size > 1
+        else None
+    ),
     ZeroKey.QUANTIZED_WEIGHTS: lambda w: True if w.job.quantized_weights else None,
     ZeroKey.LEAF_MODULE: _leaf_module,
 }

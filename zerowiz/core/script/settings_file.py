@@ -77,10 +77,6 @@ def _number(value: object) -> Scalar:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _whole_number(value: object) -> Scalar:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def _truth(value: object) -> Scalar:
     return value if isinstance(value, bool) else None
 
@@ -100,7 +96,7 @@ def _names(value: object) -> Scalar:
 
 
 _READERS: Mapping[Reads, Callable[[object], Scalar]] = {
-    Reads.INT: _whole_number,
+    Reads.INT: lambda value: None if isinstance(value, float) else _number(value),
     Reads.FLOAT: _number,
     Reads.STR: _text,
     Reads.TRUTH: _truth,

@@ -446,11 +446,6 @@ def _image_shape(config: Any) -> tuple[int, ...]:
     return (*frames, getattr(vision, "num_channels", 3), height, width)
 
 
-def _sound_shape(config: Any) -> tuple[int, ...]:
-    # transformers, models/whisper/modeling_whisper.py: two frames of the spectrum per position.
-    return (config.num_mel_bins, 2 * config.max_source_positions)
-
-
 # Heads with one label per sequence.
 _ONE_LABEL = ("SequenceClassification", "ImageClassification", "VideoClassification")
 
@@ -467,7 +462,8 @@ def make_inputs(model: Any, workload: Workload) -> dict[str, Any]:
     names = signature(model.forward).parameters
     shape_of: Mapping[str, Callable[[Any], tuple[int, ...]]] = {
         "pixel_values": _image_shape,
-        "input_features": _sound_shape,
+        # transformers, models/whisper/modeling_whisper.py: two frames of the spectrum per position.
+        "input_features": lambda c: (c.num_mel_bins, 2 * c.max_source_positions),
     }
     tokens = (batch, workload.sequence_tokens)
     main = model.main_input_name
