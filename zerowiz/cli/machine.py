@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.machines.hostfile_nodes import DEADLINE_S
-from zerowiz.app.machines.see import see_host, see_machine
+from zerowiz.app.machines.see import see_machine
 from zerowiz.app.options import Options
 from zerowiz.cli.completion import complete_machine
 from zerowiz.cli.usage import write_json
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.errors import PreflightError
-from zerowiz.ui.machine import host as show_host
 from zerowiz.ui.machine import machine as show_machine
+from zerowiz.ui.machine import show_names
 from zerowiz.ui.reporter import TerminalReporter
 
 
@@ -97,8 +97,7 @@ def machine(
         seen = see_machine(options, save, reporter, deadline_s=deadline)
     except PreflightError:
         if spec is None and hostfile is None and not as_json:
-            here = see_host()
-            show_host(here.host, here.network, here.allocation, here.scheduler, sys.stdout)
+            show_names(sys.stdout)
         raise
     if as_json:
         write_json(seen.describe())

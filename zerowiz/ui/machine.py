@@ -10,7 +10,6 @@ from zerowiz.core.machine.types import (
     Host,
     JobAllocation,
     Machine,
-    Network,
     Nic,
     PcieSlot,
 )
@@ -50,20 +49,8 @@ _NAMED = (
 _NAMES_COLUMNS = 2 + max(len(names) for names, _what in _NAMED)
 
 
-def host(
-    value: Host,
-    network: Network,
-    allocation: JobAllocation | None,
-    scheduler: str | None,
-    stream: TextIO,
-) -> None:
-    """A host without a GPU that can be used, and how to plan for another machine from it."""
-    facts = [*_host_facts(value, network, allocation)]
-    if scheduler is not None and allocation is None:
-        facts.append(("Job", _("none; {scheduler} takes jobs from here", scheduler=scheduler)))
-    for label, words in facts:
-        say(stream, pad(_(label), _LABEL_COLUMNS) + words, hang=_LABEL_COLUMNS)
-    stream.write("\n")
+def show_names(stream: TextIO) -> None:
+    """How to plan for another machine from a host without a GPU that can be used."""
     say(stream, _("`zerowiz plan --machine NAME` plans for another machine. NAME can be:"))
     for names, what in _NAMED:
         say(stream, f"  {names:<{_NAMES_COLUMNS}}{what}", hang=_NAMES_COLUMNS + 2)
@@ -131,17 +118,11 @@ def _facts(value: Machine) -> Iterator[tuple[str, str]]:
             value.driver_version
             + (_(", CUDA {major}.{minor}", major=cuda[0], minor=cuda[1]) if cuda else ""),
         )
-    yield from _host_facts(value.host, value.network, value.allocation)
-
-
-def _host_facts(
-    value: Host, network: Network, allocation: JobAllocation | None
-) -> Iterator[tuple[str, str]]:
-    yield "Host", _host(value)
-    nics = "; ".join(map(_nic, network.nics))
-    yield "Network", sentences.network(network) + (f" ({nics})" if nics else "")
-    if allocation is not None:
-        yield "Job", _allocation(allocation)
+    yield "Host", _host(value.host)
+    nics = "; ".join(map(_nic, value.network.nics))
+    yield "Network", sentences.network(value.network) + (f" ({nics})" if nics else "")
+    if value.allocation is not None:
+        yield "Job", _allocation(value.allocation)
 
 
 def _link(value: Machine) -> str:

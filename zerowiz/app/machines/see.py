@@ -14,15 +14,12 @@ from zerowiz.core import shell
 from zerowiz.core.launch.provenance import PlannedFile, without_identities
 from zerowiz.core.machine.merge import Fleet
 from zerowiz.core.machine.names import encode_machine
-from zerowiz.core.machine.types import Host, JobAllocation, Machine, Network, with_gpus
+from zerowiz.core.machine.types import Machine, with_gpus
 from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.host_files import Files, World, hash_uuids
+from zerowiz.probe.host_files import hash_uuids
 from zerowiz.probe.machine.machine_file import DESCRIPTION
-from zerowiz.probe.machine.network import read_network
-from zerowiz.probe.machine.read_machine import read_here
-from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 from zerowiz.ui import machine as machine_text
 
 
@@ -95,27 +92,6 @@ def see_machine(
     if save is not None:
         save_machine(seen.machine, save, force=options.force)
     return seen
-
-
-class SeenHost(Struct, frozen=True, kw_only=True):
-    """What a host without a usable GPU has for a job."""
-
-    host: Host
-    network: Network
-    allocation: JobAllocation | None = None
-    scheduler: str | None = None
-    """That jobs can be submitted to from here."""
-
-
-def see_host() -> SeenHost:
-    """This host, its network and its scheduler: what there is to see where no GPU is."""
-    files, environ = Files(), os.environ
-    return SeenHost(
-        host=read_here(World(files=files, environ=environ)),
-        network=read_network(files, environ),
-        allocation=read_allocation(environ, files),
-        scheduler=scheduler_here(files, environ),
-    )
 
 
 def _read_fleet(options: Options, reporter: Reporter, deadline_s: int) -> Fleet:
