@@ -127,7 +127,7 @@ COUNTS = {
     *("gathered_head", "staying_embedding"),
     *("held", "largest_slice", "blocks_kept", "moved", "left", "copied", "alone", "groups"),
     # of machines and prices
-    *("gpus", "kinds", "kinds_unasked", "kinds_without", "cost"),
+    *("gpus", "kinds", "kinds_unasked", "kinds_without"),
     # of a job
     *("generation_batch", "stages", "wrong_stages", "eval_batch", "workers", "every_n_layers"),
     *("sequence_parallel", "shared"),

@@ -104,7 +104,6 @@ PLAN = {
     "config_path": TEXT_OR_NULL,
     "command": (list, type(None)),
     "env": (dict, type(None)),
-    "run": (dict, type(None)),
 }
 
 

@@ -189,7 +189,6 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
         "config_path": "NoneType",
         "command": "NoneType",
         "env": "NoneType",
-        "run": "NoneType",
     }
     assert expected == shape(planned())
     assert 1 == planned()["schema_version"]
