@@ -25,7 +25,7 @@ from deepspeed.runtime.zero import stage3  # noqa: F401
 from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 64}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
