@@ -37,12 +37,10 @@ def in_python(text: str) -> str:
         >>> in_python("use `$stage 3 $offload all`, or remove `$micro_batch`")
         'use `stage="3", offload="all"`, or remove `micro_batch`'
     """
-    return _SETTING.sub(r"\1", _TYPED.sub(_as_keywords, text))
-
-
-def _as_keywords(typed: re.Match[str]) -> str:
-    found = _WITH_VALUE.sub(_as_keyword, typed[1])
-    return f"`{_BETWEEN.sub(', ', found)}`"
+    keywords = _TYPED.sub(
+        lambda typed: f"`{_BETWEEN.sub(', ', _WITH_VALUE.sub(_as_keyword, typed[1]))}`", text
+    )
+    return _SETTING.sub(r"\1", keywords)
 
 
 def _as_keyword(typed: re.Match[str]) -> str:

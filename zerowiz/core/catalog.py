@@ -9,7 +9,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, Price, PriceList
+from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, PriceList
 from zerowiz.core.model.types import Model
 from zerowiz.core.plan_json import SCHEMA_VERSION, encode_step_time
 from zerowiz.core.structs import Count, shows
@@ -156,15 +156,13 @@ def find_offers(
         offers=tuple(sorted(offers, key=_order)),
         kinds_without=too_small,
         kinds_unasked=unasked,
-        unlisted_prices=tuple(price.name for price in prices.prices if _is_unlisted(price, offers)),
+        unlisted_prices=tuple(
+            price.name
+            for price in prices.prices
+            if price.name
+            and not any(price.is_for(o.candidate.machine, o.candidate.instance) for o in offers)
+        ),
         kinds=len(gpu_kinds),
-    )
-
-
-def _is_unlisted(price: Price, offers: Sequence[Offer]) -> bool:
-    """Whether a price that has a name is for no machine that was found."""
-    return bool(price.name) and not any(
-        price.is_for(offer.candidate.machine, offer.candidate.instance) for offer in offers
     )
 
 

@@ -336,12 +336,14 @@ def lead(
     require_address(node)
     job = Path(job_folder(str(options.output_dir or ""), node.job_key))
     joined = introduce(node, _alone(machine))
-
-    def note_missing(missing: Sequence[str]) -> None:
-        names = ", ".join(missing[:3])
-        reporter.note(f"waiting for {len(missing)} of {node.nodes} nodes ({names})")
-
-    rendezvous = gather(job, node, joined, note_missing)
+    rendezvous = gather(
+        job,
+        node,
+        joined,
+        lambda missing: reporter.note(
+            f"waiting for {len(missing)} of {node.nodes} nodes ({', '.join(missing[:3])})"
+        ),
+    )
     machines = [join.machine for join in rendezvous.joins]
 
     def run_all() -> int:

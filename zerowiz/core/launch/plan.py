@@ -13,7 +13,7 @@ from zerowiz.core.memory.buffers import ALLOCATOR
 from zerowiz.core.script.arguments import SWITCHES, Takes
 from zerowiz.core.script.bindings import Resolver
 from zerowiz.core.script.config_delivery import BASE_VARIABLE
-from zerowiz.core.script.facts import Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.errors import UsageError
 
@@ -451,7 +451,8 @@ def plan_resume(
         after: The next strategy.
     """
     words = script.words
-    if script.facts.saves_portably and _is_switch(script.facts, RESUME):
+    options = script.facts.parser.find(RESUME) if script.facts.saves_portably else ()
+    if any(option.takes in SWITCHES or option.takes is Takes.PERHAPS for option in options):
         if saved.portable is None:
             return Resume(resume_from=ResumeFrom.START, script_args=words)
         again = words if _has_option(script, RESUME) else (*words, RESUME)
@@ -472,13 +473,6 @@ def plan_resume(
 def resumes(script: Resolver) -> bool:
     """Whether these words make the script resume from its newest portable checkpoint."""
     return script.facts.saves_portably and _has_option(script, RESUME)
-
-
-def _is_switch(facts: ScriptFacts, flag: str) -> bool:
-    return any(
-        option.takes in SWITCHES or option.takes is Takes.PERHAPS
-        for option in facts.parser.find(flag)
-    )
 
 
 def _has_option(script: Resolver, flag: str) -> bool:

@@ -86,12 +86,19 @@ def check_builds(inputs: PreflightInput) -> Iterator[Finding]:
                 is_sure = rule.severity is not Severity.ERROR or not all(op.likely for op in ops)
                 severity = rule.severity if is_sure else Severity.WARNING
                 yield found(rule, f"{text} {_names(ops)}", *fixes, severity=severity)
-    locks = _locks_of(inputs)
+    # Torch asks even for an op that is built.
+    extensions, names = inputs.facts.extensions, {op.name for op in _needed(inputs)}
+    locks = [lock for lock in extensions.locks if lock.op in names] if extensions else []
     yield from map(judge_lock, locks)
     being_built = {lock.op for lock in locks if lock.holder_pid is not None}
     ops = [op for op in _missing(inputs) if op.name not in being_built]
-    if inputs.facts.extensions is not None and ops:
-        yield will_compile(ops)
+    if extensions is not None and ops:
+        likely = "likely " if all(op.likely for op in ops) else ""
+        yield found(
+            COMPILES,
+            f"DeepSpeed {likely}compiles {_names(ops)} when the job starts; this takes about half"
+            " a minute, once",
+        )
 
 
 def _needed(inputs: PreflightInput) -> tuple[Op, ...]:
@@ -209,12 +216,6 @@ BEING_BUILT = Rule(
 )
 
 
-def _locks_of(inputs: PreflightInput) -> tuple[Lock, ...]:
-    """The locks that the ranks would wait for: torch asks even for an op that is built."""
-    extensions, names = inputs.facts.extensions, {op.name for op in _needed(inputs)}
-    return tuple(lock for lock in extensions.locks if lock.op in names) if extensions else ()
-
-
 def judge_lock(lock: Lock) -> Finding:
     """What follows of a lock for ranks that would wait for it."""
     if lock.holder_pid is not None:
@@ -245,15 +246,3 @@ COMPILES = Rule(
 
 WAITS = frozenset({BEING_BUILT, COMPILES})
 """What a job waits for when it starts."""
-
-
-def will_compile(ops: Sequence[Op]) -> Finding:
-    """That a job compiles these ops when it starts."""
-    likely = "likely " if all(op.likely for op in ops) else ""
-    return found(
-        COMPILES,
-        (
-            f"DeepSpeed {likely}compiles {_names(ops)} when the job starts; this takes about "
-            "half a minute, once"
-        ),
-    )

@@ -503,10 +503,6 @@ def _refuse(run: _Run) -> NoReturn:
     refuse(run.facts, run.config_path)
 
 
-def _by_nothing(run: _Run) -> Delivery:
-    return Delivery(script_args=run.script_args)
-
-
 _ROUTES: Mapping[Convention, Callable[[_Run], Delivery]] = {
     Convention.HF_PARSER: _by_hf_flag,
     Convention.HF_IN_CODE: _by_environment,
@@ -517,6 +513,6 @@ _ROUTES: Mapping[Convention, Callable[[_Run], Delivery]] = {
     Convention.CONFIG_DICT: _refuse,
     Convention.ACCELERATOR: _by_environment,
     Convention.LIGHTNING: _by_lightning,
-    Convention.NONE: _by_nothing,
+    Convention.NONE: lambda run: Delivery(script_args=run.script_args),
     Convention.UNKNOWN: _refuse,
 }

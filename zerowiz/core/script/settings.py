@@ -195,11 +195,6 @@ BY_SCRIPT = frozenset(
 """The settings of a step that a script can decide."""
 
 
-def _no_words(_name: str, _value: object) -> Words | None:
-    """Without a script there are no words after it."""
-    return None
-
-
 class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     """The settings of a run.
 
@@ -225,7 +220,7 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     another split learns the same."""
     by_config: frozenset[str] = frozenset()
     """Of the names in LEARNING those that it takes from the config, whatever it says itself."""
-    words_for: Callable[[str, object], Words | None] = _no_words
+    words_for: Callable[[str, object], Words | None] = lambda _name, _value: None
     """The words after the script that give a setting, by its name, this value.
 
     None where none can, and where somebody said it or the code fixes it: that is never changed.

@@ -143,7 +143,15 @@ def _read_device(session: Session, files: Files, index: int, ordinal: int) -> De
         compute_capability=session.maybe(nvml_calls.compute_capability, handle),
         bus_id=bus_id,
         numa_node=None if bus_id is None else read_numa_node(files, bus_id),
-        pcie=_read_slot(session, files, handle, bus_id),
+        pcie=PcieSlot(
+            max_generation=session.maybe(nvml_calls.max_generation, handle),
+            current_generation=session.maybe(nvml_calls.current_generation, handle),
+            max_lanes=session.maybe(nvml_calls.max_lanes, handle),
+            current_lanes=session.maybe(nvml_calls.current_lanes, handle),
+            upstream_bytes_per_s=(
+                None if bus_id is None else read_upstream_bytes_per_s(files, bus_id)
+            ),
+        ),
         fabric_ready=fabric is None or fabric.is_ready,
         clique=None if fabric is None else fabric.clique,
         ecc=session.maybe(nvml_calls.ecc_is_on, handle),
@@ -184,17 +192,6 @@ def _with_memory(gpu: Gpu, memory: nvml_calls.GpuMemory | Unavailable) -> Gpu:
         free_bytes=memory.free_bytes,
         reserved_bytes=memory.reserved_bytes,
         memory_source=memory.call,
-    )
-
-
-def _read_slot(session: Session, files: Files, handle: object, bus_id: str | None) -> PcieSlot:
-    upstream = None if bus_id is None else read_upstream_bytes_per_s(files, bus_id)
-    return PcieSlot(
-        max_generation=session.maybe(nvml_calls.max_generation, handle),
-        current_generation=session.maybe(nvml_calls.current_generation, handle),
-        max_lanes=session.maybe(nvml_calls.max_lanes, handle),
-        current_lanes=session.maybe(nvml_calls.current_lanes, handle),
-        upstream_bytes_per_s=upstream,
     )
 
 
