@@ -12,7 +12,7 @@ from ranks.harness import BIN, rank_environ, run
 from safetensors.torch import load_file
 from templates.jobs import RAW, write_config
 
-from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.read_facts import find_free_port
 
 SCRIPT = TESTS / "scripts" / "sequence_parallel.py"
 MICRO_STEPS, STEPS, TOKENS = 2, 3, 32
