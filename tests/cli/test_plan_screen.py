@@ -90,6 +90,7 @@ LONG = (
     "--machine 4xA100-80GB --model 13b --stage 3 --offload optimizer --host-memory 900GiB sft.py",
     "--machine 2xRTX3090 --seq-len 8192 --model mixtral-8x7b --method lora",
     "--machine 4xL40S --model 70b --seq-len 131072 --trainer grpo",
+    "--machine 2xRTX3090 --seq-len 2048 --model 7b --host-memory 200GiB",
     "--machine 2x8xA100-80GB sft.py",
     "--machine 1xT4 --seq-len 8192 sft.py",
     "--machine 8xH200 --model 32b --global-batch 256 --gradient-checkpointing",

@@ -377,6 +377,8 @@ class _NotesLast(TerminalReporter):
         most = None if room is None else room - least
         taken, gone = paragraphs(texts, sys.stdout, most, None if least else 0)
         left = None if room is None else room - taken
+        if is_refused and left is not None and left < 1:
+            self.withdraw()
         noted = self.release(_NOTES_OF_A_REFUSAL if is_refused else left, gone)
         return None if left is None else left - noted
 

@@ -482,7 +482,9 @@ def _groups(decision: Decision) -> list[tuple[StrategyEstimate, ...]]:
     plain = [(e,) for e in decision.evaluated if e.strategy.offload is Offload.NONE]
     offloaded = [e for e in decision.evaluated if e.strategy.offload is not Offload.NONE]
     if decision.chosen in offloaded:
-        return [*plain, *((e,) for e in offloaded if e in decision.allowed)]
+        # What is too big stands in the answers.
+        taken = (e for e in offloaded if e is decision.chosen or e.runs)
+        return [*plain, *((e,) for e in taken if e in decision.allowed)]
     return [*plain, tuple(offloaded)]
 
 
