@@ -271,7 +271,7 @@ def _evaluate_where_it_fits(
     job: Job, strategy: StrategyRow, buffers: Buffers
 ) -> StrategyEstimate | None:
     """The strategy with these buffers where it fits; what else it takes is not asked before."""
-    if not _has_room(job, strategy, buffers):
+    if _lives_on_unknown_host(job, strategy) or not _has_room(job, strategy, buffers):
         return None
     evaluated = evaluate_with(job, strategy, buffers)
     return evaluated if evaluated.verdict is Verdict.FITS else None
@@ -319,18 +319,23 @@ def is_hopeless(job: Job, strategy: StrategyRow) -> bool:
 
     That is: its host is unknown, or what a rank always holds is too much with the leanest buffers.
     """
-    machine = job.machine
-    is_real = job.accounting is not Accounting.TEXTBOOK
-    unknown = machine.host.available_bytes is None
-    if is_real and strategy.offload is not Offload.NONE and unknown:
-        # As `_with_host` has it; ranks on CUDA hold some of the host always.
-        return not machine.accelerator.row.on_host
+    if _lives_on_unknown_host(job, strategy):
+        return True
     budget_bytes = job.gpu_budget_bytes
-    if budget_bytes is None or not is_real:
+    if budget_bytes is None or job.accounting is Accounting.TEXTBOOK:
         return False
     *_, leanest = job.buffers(strategy)
-    sizes = (job.counted_workload, machine.world_size, strategy, leanest)
+    sizes = (job.counted_workload, job.machine.world_size, strategy, leanest)
     return _floor_bytes(job.model, *sizes, job.own_trace) > budget_bytes
+
+
+def _lives_on_unknown_host(job: Job, strategy: StrategyRow) -> bool:
+    """Whether it offloads, and nobody knows what the host has: it does not fit, on any GPU."""
+    is_real = job.accounting is not Accounting.TEXTBOOK
+    unknown = job.machine.host.available_bytes is None
+    # As `_with_host` has it; ranks on CUDA hold some of the host always.
+    on_gpu = not job.machine.accelerator.row.on_host
+    return is_real and unknown and on_gpu and strategy.offload is not Offload.NONE
 
 
 def _has_room(job: Job, strategy: StrategyRow, buffers: Buffers) -> bool:

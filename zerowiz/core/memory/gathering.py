@@ -95,43 +95,33 @@ class Gathering(NamedTuple):
     """As backward ends with the embedding."""
 
 
-class _Visit(NamedTuple):
-    """A module begins, or ends."""
-
-    begins: bool
-    module: Module
-    place: int
-    """The moment to which it belongs, in the order of `Gathering`."""
+_Visit = tuple[Module, int, bool]
+"""A module that begins, the moment to which it belongs, in the order of `Gathering`, and whether
+it also ends before the next one begins."""
 
 
 def _through(modules: Iterable[Module], place: int) -> list[_Visit]:
     """Each module begins and ends."""
-    visits: list[_Visit] = []
-    for module in modules:
-        visits += (
-            _Visit(begins=True, module=module, place=place),
-            _Visit(begins=False, module=module, place=place),
-        )
-    return visits
+    return [(module, place, True) for module in modules]
 
 
 def _visits(layout: Layout, *, checkpointing: int) -> list[_Visit]:
     """One micro-step; hooks of DeepSpeed fire for modules without parameters too."""
     count = len(layout.blocks)
     model = layout.whole
-    visits = [_Visit(begins=True, module=model, place=0)]
+    visits: list[_Visit] = [(model, 0, False)]
     visits += _through(((), *layout.first, ()), 0)
     for place, block in enumerate(layout.blocks):
         visits += _through(block, place)
     visits += _through(layout.last, count)
-    visits.append(_Visit(begins=True, module=model, place=count + 1))
+    visits.append((model, count + 1, False))
     visits += _through((*reversed(layout.last), ()), count + 1)
     for place, block in enumerate(reversed(layout.blocks), start=count + 1):
         visits += _through(((),), place)
         if checkpointing and (2 * count - place) % checkpointing == 0:
             # Its output's gradient comes to the last module first; that computes the block again.
             visits += _through(((),), place)
-            visits.append(_Visit(begins=True, module=block[-1], place=place))
+            visits.append((block[-1], place, False))
             visits += _through(block, place)
         visits += _through(reversed(block), place)
     return visits + _through(reversed(layout.first), 2 * count + 1)
@@ -154,13 +144,12 @@ class _Order(NamedTuple):
 @lru_cache(maxsize=32)
 def _order(layout: Layout, *, checkpointing: int) -> _Order:
     visits = tuple(_visits(layout, checkpointing=checkpointing))
-    begun = [visit for visit in visits if visit.begins]
     uses: tuple[list[int], ...] = tuple([] for _ in layout.sizes)
     passed, passed_by_mixtures = [0], [0]
     # __params_to_release: what a mixture holds is seen from another mixture alone, and that
     # looks into all modules: into a block, and once more into its parts.
-    opening = next(i for i, visit in enumerate(begun) if visit.place > len(layout.blocks))
-    for step, (_, module, place) in enumerate(begun):
+    opening = next(i for i, (_, place, _) in enumerate(visits) if place > len(layout.blocks))
+    for step, (module, place, _) in enumerate(visits):
         for number in (*module, *(layout.mixtures if step == opening else ())):
             uses[number].append(step)
         size = sum(map(layout.sizes.__getitem__, module))
@@ -168,7 +157,7 @@ def _order(layout: Layout, *, checkpointing: int) -> _Order:
         passed.append(passed[-1] + (0 if mixed else size))
         times = 1 if place == len(layout.blocks) else 2
         passed_by_mixtures.append(passed_by_mixtures[-1] + times * size)
-    queue = [(number, step) for step, visit in enumerate(begun) for number in visit.module]
+    queue = [(number, step) for step, (module, *_) in enumerate(visits) for number in module]
     return _Order(visits, tuple(queue), uses, passed, passed_by_mixtures)
 
 
@@ -197,6 +186,10 @@ class _Coordinator:
         self._kept, self._of_model = layout.kept, layout.whole
         self._left: set[int] = set()
         self.held = layout.small
+
+    def whole(self) -> _Numbers:
+        """What is whole now."""
+        return self.parameters + self.held, self.copies, self.alone
 
     def _gather(self, numbers: Collection[int]) -> None:
         whole, handles, sizes = self._whole, self._handles, self._sizes
@@ -251,7 +244,7 @@ class _Coordinator:
             if not self._whole.issuperset(module):
                 self._gather(module)
             dropped = self._take(module)
-        waited = self.parameters + self.held, self.copies, self.alone
+        waited = self.whole()
         self.copies -= dropped
         if known:
             until, queue = self._asked_until, self._order.queue
@@ -315,20 +308,19 @@ def replay(
     if not alone:
         order = _order(layout, checkpointing=checkpointing)
         coordinator = _Coordinator(layout, limits, order)
-        for begins, module, place in order.visits:
-            if begins:
-                waited = coordinator.begin(module, known=known)
-                if waiting[place] < waited:  # noqa: PLR1730 - as above
-                    waiting[place] = waited
-            elif module:
-                coordinator.end(module, known=known, forward=place <= count)
-            else:
-                # Nothing has changed since it began.
-                continue
-            now = coordinator.parameters + coordinator.held, coordinator.copies, coordinator.alone
-            # As forward ends counts, not while its last modules run.
-            if place == count or running[place] < now:
+        for module, place, ends in order.visits:
+            waited = coordinator.begin(module, known=known)
+            if waiting[place] < waited:  # noqa: PLR1730 - as above
+                waiting[place] = waited
+            now = coordinator.whole()
+            if running[place] < now:  # noqa: PLR1730 - as above
                 running[place] = now
+            if ends and module:
+                # Never more is whole behind a module than while it runs.
+                coordinator.end(module, known=known, forward=place <= count)
+            if place == count:
+                # As forward ends counts, not while its last modules run.
+                running[place] = coordinator.whole()
     most = tuple(
         Most(Gathered(*run), Gathered(*wait)) for run, wait in zip(running, waiting, strict=True)
     )

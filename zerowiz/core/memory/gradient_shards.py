@@ -92,13 +92,12 @@ class _Share(NamedTuple):
     places: tuple[int, ...]
 
 
-class _Part(NamedTuple):
-    """What consecutive ranks step of one gradient, each as much as the other."""
+_Part = tuple[int, int, int]
+"""What consecutive ranks step of one gradient: the first rank, how many, and elements of each."""
 
-    first: int
-    ranks: int
-    numel: int
-    """Of each."""
+
+_Flush = tuple[list[int], int, int]
+"""A reduction: the places of its gradients, the blocks kept, and what was moved before."""
 
 
 class _Group(NamedTuple):
@@ -218,22 +217,27 @@ def _parts(start: int, end: int, piece: int) -> list[_Part]:
         return []
     first, last = start // piece, (end - 1) // piece
     if first == last:
-        return [_Part(first, 1, end - start)]
-    whole = [_Part(first + 1, last - first - 1, piece)] if last - first > 1 else []
-    ends = _Part(first, 1, (first + 1) * piece - start), _Part(last, 1, end - last * piece)
-    return [ends[0], *whole, ends[1]]
+        return [(first, 1, end - start)]
+    whole = [(first + 1, last - first - 1, piece)] if last - first > 1 else []
+    return [
+        (first, 1, (first + 1) * piece - start),
+        *whole,
+        (last, 1, end - last * piece),
+    ]
 
 
-def _copied(parts: Iterable[_Part], bucket: int) -> int:
+def _copied(parts: Sequence[_Part], bucket: int) -> int:
     """The most that is flattened at once of a bucket with these parts (allreduce_and_scatter)."""
+    if len(parts) == 1:
+        # Most are of one rank.
+        return 0
     merged: list[_Part] = []
-    for part in parts:
-        before = merged[-1] if merged else None
+    for first, ranks, numel in parts:
         # Only at its ends does a gradient share a rank with the next one.
-        if before is not None and before.first == part.first and before.ranks == part.ranks == 1:
-            merged[-1] = before._replace(numel=before.numel + part.numel)
+        if merged and ranks == 1 and merged[-1][:2] == (first, 1):
+            merged[-1] = (first, 1, merged[-1][2] + numel)
         else:
-            merged.append(part)
+            merged.append((first, ranks, numel))
     most = pending = count = 0
     for _, ranks, numel in merged:
         left, cycle = ranks, bucket // numel + 1
@@ -284,12 +288,14 @@ def find_cuts(
     owners = _owners(groups, len(gradients))
     reduced: list[Reduction] = []
     number = [0] * len(gradients)
-    coming = _coming(gradients, in_backward=in_backward, decay_apart=decay_apart)
-    for places, blocks_kept, moved in _flushes(gradients, coming, bucket, autocast=autocast):
+    apart = decay_apart and not in_backward
+    full = _flushes(gradients, bucket, in_backward=in_backward, autocast=autocast, apart=apart)
+    for places, blocks_kept, moved in full:
         for place in places:
             number[place] = len(reduced)
-        numels = [gradients[place].numel for place in places]
-        alone = sum([numel for numel in numels if numel > bucket])
+        # What is larger than the bucket comes by itself.
+        first = gradients[places[0]].numel
+        alone = first if first > bucket else 0
         reduced.append(
             Reduction(
                 blocks_kept=blocks_kept if in_backward else AFTER_BACKWARD,
@@ -314,28 +320,30 @@ def find_cuts(
     return tuple(shards if each_rank else dict.fromkeys(shards))
 
 
+# In backward they come alike, whether or not weights that do not decay are apart.
+@lru_cache(maxsize=64)
 def _flushes(
-    gradients: Sequence[Gradient], coming: Iterable[int], bucket: int, *, autocast: bool
-) -> Iterator[tuple[list[int], int, int]]:
-    """Each reduction: the places of its gradients, the blocks kept, and what was moved before."""
+    gradients: tuple[Gradient, ...], bucket: int, *, in_backward: bool, autocast: bool, apart: bool
+) -> tuple[_Flush, ...]:
+    """Each reduction, in its order."""
+    flushes: list[_Flush] = []
     waiting: dict[bool, list[int]] = {True: [], False: []}
     filled, moved, begun = {True: 0, False: 0}, 0, None
-    for place in coming:
-        gradient = gradients[place]
-        kind = autocast and gradient.is_cast
-        if waiting[kind] and filled[kind] + gradient.numel > bucket:
+    for place in _coming(gradients, in_backward=in_backward, decay_apart=apart):
+        numel, block, _, is_cast = gradients[place]
+        kind = autocast and is_cast
+        if waiting[kind] and filled[kind] + numel > bucket:
             # A block has freed most of its own when its second gradient comes.
-            offset = 0 if gradient.block == begun else 1
-            kept = gradient.block + offset if gradient.block >= 0 else WITH_EMBEDDING
-            yield waiting[kind], kept, moved
+            offset = 0 if block == begun else 1
+            flushes.append((waiting[kind], block + offset if block >= 0 else WITH_EMBEDDING, moved))
             waiting[kind], filled[kind] = [], 0
-        begun = gradient.block
+        begun = block
         waiting[kind].append(place)
-        filled[kind] += gradient.numel
+        filled[kind] += numel
         # One that is larger than the bucket stays where it is.
-        moved += gradient.numel if gradient.numel <= bucket else 0
-    for places in filter(None, waiting.values()):
-        yield places, AFTER_BACKWARD, moved
+        moved += numel if numel <= bucket else 0
+    left = [(places, AFTER_BACKWARD, moved) for places in waiting.values() if places]
+    return (*flushes, *left)
 
 
 def _growing(reduced: Iterable[Reduction]) -> Iterator[Reduction]:

@@ -87,9 +87,11 @@ def _gathering(r: RankSizes) -> Gathering:
     live = buffers.stage3_max_live_parameters
     # zerowiz writes `stage3_max_reuse_distance` 0 for NVMe (`offload_to_nvme`).
     reuse = 0 if buffers.on_nvme and buffers.nvme is None else live
+    limits = Limits(buffers.stage3_prefetch_bucket_size, live, reuse)
     return replay(
         r.layout,
-        Limits(buffers.stage3_prefetch_bucket_size, live, reuse),
+        # Where the order is not known, each module is released behind it.
+        limits if r.prefetching else Limits(0, 0, 0),
         # What a lone rank has on its GPU is gathered; what is on the host is copied there
         # (partition_parameters.py, NoGatherHandle; m3-005).
         alone=r.ranks == 1 and r.strategy.offload is not Offload.ALL,

@@ -2,6 +2,7 @@
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -79,12 +80,16 @@ def _shapes_of(params: int, style: _Style) -> Iterator[_Shape]:
     """Ever nearer shapes: a width and a depth, and the MLP that brings the sum to `params`."""
     nearest = math.inf
     wide_layer = style.width_per_layer * (params / 1e9) ** style.widening
-    for width in _WIDTHS:
+    # Few depths have a shape that is wide: the first ones come near.
+    for width in reversed(_WIDTHS):
         most_words = int(style.most_embedded * params / (style.embeddings * width))
         vocab_size = min(style.vocab_size, 8 * (most_words // 8))
         blocks_params = params - style.embeddings * vocab_size * width
         attention_params = style.attention_params(width)
-        for layers in _DEPTHS:
+        # With any other depth it is further away than the nearest so far, whatever its MLP is.
+        deep, apart = width / wide_layer, math.exp(nearest)
+        shallowest = bisect_left(_DEPTHS, deep / apart)
+        for layers in _DEPTHS[shallowest : bisect_right(_DEPTHS, deep * apart)]:
             distance = abs(math.log(width / layers / wide_layer))
             if distance >= nearest:
                 continue
