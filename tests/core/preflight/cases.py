@@ -297,13 +297,14 @@ def needing(*words: str) -> PreflightInput:
     return given(None, replace(plan(), script=ScriptRun(facts, words)))
 
 
-def removing(*words: str, release: str = "5.23.0") -> PreflightInput:
+def removing(*words: str, release: str = "5.23.0", own_line: int | None = None) -> PreflightInput:
     """A script of HfArgumentParser that refuses words it does not know, with these words."""
+    warmup = Option(flags=("--warmup_steps", "--warmup_ratio"), dest="warmup_steps", line=own_line)
     facts = ScriptFacts(
         path="train.py",
         convention=Convention.HF_PARSER,
         integration=Integration.HF,
-        parser=ScriptParser(options=(Option(flags=("--optim",), dest="optim"),), strict=True),
+        parser=ScriptParser(options=(warmup,), strict=True),
     )
     here = PreflightFacts(installed=install(transformers=release))
     return given(here, replace(plan(integration=Integration.HF), script=ScriptRun(facts, words)))
@@ -512,7 +513,8 @@ CASES = (
     case("fsdp", with_fsdp("full_shard"), with_fsdp("")),
     case("missing-argument", needing("--lr=3"), needing("--data", "texts")),
     case("removed-option", removing("--no_cuda"), removing("--no_cuda", release="4.57.3")),
-    case("removed-option", removing("--warmup_ratio=0.1"), removing("--optim", "warmup_ratio")),
+    case("removed-option", removing("--warmup_ratio=1"), removing("--warmup_ratio", own_line=3)),
+    case("removed-option", removing("--no_cuda"), removing("--warmup_steps", "no_cuda")),
     case("other-ranks", resuming(8), resuming(4)),
     case("other-stage", resuming_from(saved_at(3)), resuming_from(saved_at(1, 2))),
     case("no-checkpoint", resuming_from(None), resuming_from(None, path="latest")),
