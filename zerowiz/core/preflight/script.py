@@ -163,12 +163,16 @@ def _removed(planned: PlannedJob, run: Resolver, installed: Installed | None) ->
     flags = (word.partition("=")[0] for word in run.words if word.startswith("--"))
     for name in (flag.removeprefix("--") for flag in flags if parser.strict):
         since, instead = REMOVED_FIELDS.get(name, (None, ""))
-        # A subclass of the script may have the field.
-        is_own = any(option.line is not None for option in parser.find(f"--{name}"))
-        if since is not None and parse_release(version) >= since and not is_own:
+        # What has a line is a field of a subclass in the script.
+        lines = {option.line for option in parser.find(f"--{name}")}
+        if since is not None and parse_release(version) >= since and lines <= {None}:
             way = f"write `--{instead}` in its place" if instead else f"remove `--{name}`"
-            what = f"transformers {version} has no option `--{name}`"
-            yield found(REMOVED, what, way, severity=severity)
+            yield found(
+                REMOVED,
+                f"transformers {version} has no option `--{name}`",
+                way,
+                severity=severity,
+            )
 
 
 OPTIMIZERS_DROPPED = Rule(
