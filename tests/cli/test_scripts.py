@@ -258,6 +258,14 @@ CASES = {
         5,
         ["zerowiz cannot pass a config to train.py"],
     ),
+    "an engine for a type checker": Case(
+        PLAIN.replace(
+            "deepspeed.initialize(", "if typing.TYPE_CHECKING:\n    deepspeed.initialize("
+        ),
+        (*TO_ALONE, "train.py"),
+        5,
+        ["zerowiz cannot pass a config to train.py"],
+    ),
     "the config in the code": Case(
         LITERAL,
         ("plan", *A100, "--model", "100m", "--stage", "3", "train.py"),

@@ -538,6 +538,13 @@ def test_a_job_that_can_write_no_file_of_its_ranks_ends_as_it_did(
     assert () == ended.left
 
 
+def test_a_folder_of_runs_that_cannot_be_written_is_said_and_the_job_runs(tmp_path: Path) -> None:
+    (tmp_path / "attempt").touch()
+    ended = run(tmp_path, "if rank == 1: sys.exit('mine')\ntime.sleep(60)")
+    assert (1, "failed") == end_of(ended)
+    assert b"the output of the ranks is not kept in files: [Errno 17]" in ended.stderr
+
+
 def test_ranks_that_are_known_by_no_file_may_save_before_they_end(tmp_path: Path) -> None:
     refuse_files(tmp_path / "attempt")
     with ranks(tmp_path, SAVES.format(status=85)) as job:

@@ -106,7 +106,7 @@ def test_the_supervisor_reads_what_a_rank_wrote(by: str, tmp_path: Path) -> None
     script = tmp_path / "script.py"
     script.write_text("import os, sys; sys.stderr.write('last words'); os.kill(os.getpid(), 9)")
     folder = processes.AttemptFolder(tmp_path / "attempt")
-    folder.create()
+    folder.create(lambda _: None)
     environ = {**os.environ, processes.ATTEMPT_VARIABLE: str(folder.path), **RANK_3}
     environ |= folder.memory_env() if by == "memory" else {}
     words = [sys.executable, str(SHIM), "--local_rank=1", str(script)]

@@ -357,7 +357,7 @@ def supervise(
     """
     adopt_orphans()
     folder = AttemptFolder(watch.folder)
-    folder.create()
+    folder.create(notice)
     job_variable = f"{ATTEMPT_VARIABLE}={watch.folder}"
     with (
         closing(folder),

@@ -415,12 +415,14 @@ class AttemptFolder:
                 supervisor=Process(**content["beside"]),
             )
 
-    def create(self) -> None:
+    def create(self, notice: Callable[[str], None]) -> None:
         """Make the folder, an empty file of orders, and the memory, before the job starts."""
         self._memory = os.memfd_create("zerowiz-reports")
-        with suppress(OSError):
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / ORDERS_FILE).touch()
+        except OSError as error:
+            notice(f"the output of the ranks is not kept in files: {error}")
 
     def close(self) -> None:
         """Let go of the memory; what was read of it stays."""

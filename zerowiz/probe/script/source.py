@@ -750,7 +750,9 @@ class _ScopeVisitor(ast.NodeVisitor):
             self.source.option_texts.add(node.value)
 
     def visit_If(self, node: ast.If) -> None:
-        if isinstance(node.test, ast.Constant) and not node.test.value:
+        # The last word of a name, or a constant.
+        word = getattr(node.test, "attr", getattr(node.test, "id", None))
+        if word == "TYPE_CHECKING" or (isinstance(node.test, ast.Constant) and not node.test.value):
             self._visit_all(node.orelse)  # the rest never runs
             return
         self.visit(node.test)
