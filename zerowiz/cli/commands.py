@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from zerowiz import __version__
+from zerowiz.cli.completion import is_completing
 from zerowiz.cli.usage import PlainCommand, PlainGroup, TyperError, as_usage_error, write_error
 from zerowiz.errors import (
     DeclinedError,
@@ -51,7 +52,7 @@ def build_app(words: Sequence[str]) -> typer.Typer:
         help="Turn a training script, a model and GPUs into a running DeepSpeed job",
         epilog="Completion for your shell: zerowiz --install-completion",
         # typer's options for completion take long to load.
-        add_completion=_COMPLETES in os.environ or any("completion" in word for word in words[:1]),
+        add_completion=is_completing() or any("completion" in word for word in words[:1]),
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -60,7 +61,7 @@ def build_app(words: Sequence[str]) -> typer.Typer:
     called = words[0] if words and words[0] in COMMANDS else None
     if called is not None:
         register(app, called)
-    if called is None or _COMPLETES in os.environ:
+    if called is None or is_completing():
         for name in (command for command in COMMANDS if command != called):
             app.command(name=name, help=COMMANDS[name])(_listed)
     return app
@@ -75,13 +76,13 @@ def register(app: typer.Typer, name: str) -> None:
     app.command(name=name, cls=kind, context_settings=settings)(command)
 
 
-# typer's: set by the scripts that it writes for the shells, with the words of the line so far.
-_COMPLETES, _LINE = "_ZEROWIZ_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+# typer's: set by the scripts that it writes for the shells: the words of the line so far.
+_LINE = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
 
 def _words() -> list[str]:
     """The words of the command line; while a shell completes one, the words of that."""
-    if _COMPLETES not in os.environ:
+    if not is_completing():
         return sys.argv[1:]
     line = next((os.environ[name] for name in _LINE if name in os.environ), "")
     return line.split()[1:]

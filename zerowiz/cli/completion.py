@@ -3,6 +3,7 @@
 Where nothing is offered, a shell completes the names of files by itself.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -12,6 +13,11 @@ from zerowiz.core.settings import OTHER_SETTINGS, SettingRow
 # `2x8xH1`: the counts stay, the name is completed.
 _COUNTS = re.compile(r"(?:\d{1,6}x)*", re.IGNORECASE)
 _MOST_MODELS = 100
+
+
+def is_completing() -> bool:
+    """Whether a shell asks, by the scripts that typer writes, and nothing runs."""
+    return "_ZEROWIZ_COMPLETE" in os.environ
 
 
 def complete_setting(row: SettingRow, choices: Sequence[str]) -> Callable[..., list[str]] | None:

@@ -21,7 +21,7 @@ from zerowiz.app.options import (
     rows,
     variable_of,
 )
-from zerowiz.cli.completion import complete_setting
+from zerowiz.cli.completion import complete_setting, is_completing
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
@@ -209,7 +209,8 @@ def option_of(
         if kind is int
         else None,
         metavar=f"[{'|'.join(choices)}]" if choices else row.value or _VALUES.get(kind),
-        autocompletion=complete_setting(row, choices),
+        # typer reads the signature of each.
+        autocompletion=complete_setting(row, choices) if is_completing() else None,
     )
 
 

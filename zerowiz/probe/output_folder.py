@@ -90,17 +90,14 @@ def _written(path: Path) -> int:
 
 # Find the configs that a person has for a script.
 
-_CONFIG = re.compile(r"(.*[^a-z])?(ds|deepspeed|zero(?!wiz)).*\.json|.*\.ya?ml")
+_CONFIG = r"(.*[^a-z])?(ds|deepspeed|zero(?!wiz)).*\.json|.*\.ya?ml"
 _SHELL = frozenset({".sh", ".bash", ".sbatch", ".slurm"})
-_PASSED = re.compile(
-    r"--(?:deepspeed|deepspeed_config|config_file)[\s=]+[\"']?([^\s\"']+\.(?:json|ya?ml))"
-)
+_PASSED = r"--(?:deepspeed|deepspeed_config|config_file)[\s=]+[\"']?([^\s\"']+\.(?:json|ya?ml))"
 # DeepSpeed takes no config without a batch size; a Trainer fills it in. Accelerate's file has a
 # section, unless all of it is the default.
-_KEYS = re.compile(
-    r"\"(train_batch_size|train_micro_batch_size_per_gpu|zero_optimization)\"\s*:"
-    r"|^(deepspeed_config:|distributed_type:\s*DEEPSPEED)",
-    re.MULTILINE,
+_KEYS = (
+    r"(?m)\"(train_batch_size|train_micro_batch_size_per_gpu|zero_optimization)\"\s*:"
+    r"|^(deepspeed_config:|distributed_type:\s*DEEPSPEED)"
 )
 
 
@@ -120,11 +117,11 @@ def find_persons_configs(facts: ScriptFacts) -> Iterator[Path]:
     beside = [path for folder in folders for path in sorted(folder.glob("*"))]
     for path in (path for path in beside if path.suffix in _SHELL):
         text = _read_text(path)
-        paths += [path.parent / name for name in _PASSED.findall(text) if script in text]
-    paths += [path for path in beside if _CONFIG.fullmatch(path.name)]
+        paths += [path.parent / name for name in re.findall(_PASSED, text) if script in text]
+    paths += [path for path in beside if re.fullmatch(_CONFIG, path.name)]
     for path in {os.path.realpath(path): path for path in paths}.values():
         is_ours = is_plan_path(path.name) or Path(plan_path(str(path))).exists()
-        if not is_ours and _KEYS.search(_read_text(path)):
+        if not is_ours and re.search(_KEYS, _read_text(path)):
             yield path
 
 

@@ -11,8 +11,6 @@ from zerowiz.core.launch.plan import LaunchPlan, Resume
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.errors import LostEdit, ZerowizError
-from zerowiz.ui import remedies as remedies_text
-from zerowiz.ui import show
 from zerowiz.ui.progress import TerminalWait
 from zerowiz.ui.text import error as show_error
 from zerowiz.ui.text import note
@@ -64,12 +62,17 @@ class TerminalReporter:
     def script(self, facts: ScriptFacts) -> None:
         """How its config reaches the training script, and where the reading ended."""
         if not self.quiet:
+            from zerowiz.ui import show  # noqa: PLC0415 - `--json` shows nothing
+
             with suppress(OSError):
                 show.script(facts, self.stream)
 
     def decision(self, decision: Decision, remedies: Sequence[Remedy], learning: str = "") -> None:
         """The plan, and what would help."""
         if not self.quiet:
+            from zerowiz.ui import remedies as remedies_text  # noqa: PLC0415 - as above
+            from zerowiz.ui import show  # noqa: PLC0415 - as above
+
             with suppress(OSError):
                 show.plan(decision, self.stream, learning)
                 if remedies:
@@ -99,6 +102,8 @@ class TerminalLaunchReporter(TerminalReporter):
 
     def start(self, launch_plan: LaunchPlan) -> None:
         """The command, as a shell line."""
+        from zerowiz.ui import show  # noqa: PLC0415 - as above
+
         for text in launch_plan.notes:
             self.note(text)
         if not self.quiet:

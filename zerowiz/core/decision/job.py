@@ -65,15 +65,14 @@ class MeasuredRuns(Struct, frozen=True, kw_only=True):
     """The settings of every measured run, each combination once."""
 
     settings: tuple[PairedSetting, ...]
+    """In the order in which they are named."""
     runs: tuple[tuple[str, ...], ...]
     """A value for each setting."""
 
     def pairs(self) -> frozenset[Pair]:
         """Every pair that some run had."""
-        pairs: set[Pair] = set()
-        for run in self.runs:
-            pairs.update(pairs_of(dict(zip(self.settings, run, strict=True))))
-        return frozenset(pairs)
+        points = (zip(self.settings, run, strict=True) for run in self.runs)
+        return frozenset(pair for point in points for pair in combinations(point, 2))
 
 
 def accumulation_of(micro_steps: int) -> str:
@@ -99,11 +98,6 @@ def point_of(family: str, strategy: Strategy, workload: Workload, gpus: int) -> 
 def _values(point: Point) -> tuple[tuple[PairedSetting, str], ...]:
     """The values that are known, in the order in which they are named."""
     return tuple((name, point[name]) for name in PairedSetting if name in point)
-
-
-def pairs_of(point: Point) -> list[Pair]:
-    """All pairs of its values."""
-    return list(combinations(_values(point), 2))
 
 
 def find_never_together(point: Point, measured: frozenset[Pair]) -> tuple[Pair, ...]:

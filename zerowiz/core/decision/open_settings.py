@@ -246,7 +246,7 @@ def list_variants(job: Job, freedom: OpenSettings) -> Iterator[Job]:
 
 
 class Evaluator:
-    """Evaluates the workloads of one job, each once."""
+    """Evaluates a job with other workloads, each once."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -336,7 +336,7 @@ def lean_out(job: Job, candidate: Candidate) -> Candidate:
 
 
 def cover(
-    job: Job,
+    evaluator: Evaluator,
     strategies: Sequence[StrategyRow],
     freedom: OpenSettings,
 ) -> SearchResult:
@@ -346,15 +346,15 @@ def cover(
     is slower than others that fit; they count as covered.
 
     Args:
-        job: What is planned.
+        evaluator: Of the job that is planned.
         strategies: Those that are looked at.
         freedom: What is open.
     """
     candidates: dict[tuple[Workload, str], Candidate] = {}
     walks: list[tuple[Candidate, ...]] = []
-    count, w = 0, job.workload
-    for variant in list_variants(job, freedom):
-        evaluator, full = Evaluator(variant), variant.workload
+    count, w = 0, evaluator.job.workload
+    for variant in list_variants(evaluator.job, freedom):
+        full = variant.workload
         steps = split_batch(full) if freedom.split else (full,)
         of_each = [list(evaluator.splits(steps, strategy)) for strategy in strategies]
         count += len(steps) * sum(len(variant.buffers(strategy)) for strategy in strategies)
@@ -365,10 +365,7 @@ def cover(
         ):
             continue
         for workload in dict.fromkeys((full, steps[0])):
-            walk = [
-                candidates.get((workload, s.name)) or evaluator.candidate(workload, s)
-                for s in strategies
-            ]
+            walk = [evaluator.candidate(workload, strategy) for strategy in strategies]
             candidates |= {(e.workload, e.strategy.name): e for e in walk}
             walks.append(tuple(walk))
     return SearchResult(candidates=tuple(candidates.values()), walks=tuple(walks), count=count)
@@ -434,7 +431,8 @@ def search(
                 return searches[-1]
         return next((s for s in searches if is_settled(s.decision.chosen)), searches[0])
     varied = replace(freedom, attention=(), losses=()) if by_flowchart else freedom
-    covered = cover(job, STRATEGIES, varied)
+    evaluator = Evaluator(job)
+    covered = cover(evaluator, STRATEGIES, varied)
     # The flowchart leaves out what is rarely the best; a search may find that it is.
     looked_at = STRATEGIES if constraints.free else considered(constraints)
     names = {strategy.name for strategy in looked_at if supports(strategy)}
@@ -447,9 +445,9 @@ def search(
     best = None if by_flowchart else _take(objective, candidates)
     sure = sort_sure(candidates)
     if best is None:
-        choice, decision = _by_flowchart(job, constraints, covered, names)
+        choice, decision = _by_flowchart(evaluator, constraints, covered, names)
     else:
-        choice, decision = best, _decide(job, constraints, covered, best.workload)
+        choice, decision = best, _decide(evaluator, constraints, best.workload)
         decision = _taken(decision, best, _reason(objective, best, sure))
     has_rivals = best is None and constraints.free
     faster = take_fastest(candidates) if has_rivals else None
@@ -466,20 +464,21 @@ def search(
 
 
 def _by_flowchart(
-    job: Job, constraints: Constraints, covered: SearchResult, names: Collection[str]
+    evaluator: Evaluator, constraints: Constraints, covered: SearchResult, names: Collection[str]
 ) -> tuple[Candidate | None, Decision]:
     """What the flowchart leads to, in its fastest split, unless its last question finds better."""
+    job = evaluator.job
     not_tight = without_needlessly_tight(covered.candidates)
     walks = _walk_each(job, constraints, covered.walks, not_tight)
     led = _take_for(walks, not_tight)
     if led is None:
-        return None, _decide(job, constraints, covered, job.workload)
+        return None, _decide(evaluator, constraints, job.workload)
     found = None
     if not constraints.pinned:
         allowed = [s for s in may_choose(job, constraints) if s.name in names]
-        found = _find_better(job, led, allowed, not_tight, constraints.wrong_stages)
+        found = _find_better(evaluator, led, allowed, not_tight, constraints.wrong_stages)
     choice = led if found is None else found[1]
-    decision = _decide(job, constraints, covered, choice.workload)
+    decision = _decide(evaluator, constraints, choice.workload)
     if decision.chosen == choice.evaluated:
         return choice, decision
     recomputes = led.workload.gradient_checkpointing
@@ -490,7 +489,7 @@ def _by_flowchart(
 
 
 def _find_better(
-    job: Job,
+    evaluator: Evaluator,
     led: Candidate,
     allowed: Sequence[StrategyRow],
     candidates: Sequence[Candidate],
@@ -501,8 +500,7 @@ def _find_better(
     in_order = [taken for mine in of_each if (taken := take_fastest(mine)) is not None]
     # A cover leaves out splits that are slower than others of the same strategy.
     workloads = dict.fromkeys(candidate.workload for candidate in (led, *in_order))
-    evaluators = {w: Evaluator(replace(job, workload=w)) for w in workloads}
-    beside = (e.candidate(w, s) for w, e in evaluators.items() for s in allowed)
+    beside = (evaluator.candidate(w, s) for w in workloads for s in allowed)
     rivals = [c.evaluated for c in (*candidates, *beside) if c.strategy in allowed]
     ordered = [each.evaluated for each in in_order]
     found = find_better(led.evaluated, ordered, rivals, wrong_stages)
@@ -592,19 +590,10 @@ def _take_for(walks: Sequence[Decision], candidates: Sequence[Candidate]) -> Can
     return take_fastest(mine) or next(iter(unsure), None)
 
 
-def _decide(
-    job: Job, constraints: Constraints, covered: SearchResult, workload: Workload
-) -> Decision:
+def _decide(evaluator: Evaluator, constraints: Constraints, workload: Workload) -> Decision:
     """The flowchart with every strategy, and these settings."""
-    known = {
-        candidate.strategy.name: candidate
-        for candidate in covered.candidates
-        if candidate.workload == workload
-    }
-    evaluator = Evaluator(replace(job, workload=workload))
-    one_each = [known.get(s.name) or evaluator.candidate(workload, s) for s in STRATEGIES]
-    evaluated = [candidate.evaluated for candidate in one_each]
-    return follow_flowchart(evaluated, evaluator.job, constraints)
+    evaluated = [evaluator.candidate(workload, strategy).evaluated for strategy in STRATEGIES]
+    return follow_flowchart(evaluated, replace(evaluator.job, workload=workload), constraints)
 
 
 def is_alike(one: Candidate, other: Candidate) -> bool:

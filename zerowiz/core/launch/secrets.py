@@ -12,8 +12,10 @@ from zerowiz.core import shell
 
 HIDDEN = "***"
 
+# Patterns are compiled where they are first used: most plans look for no secret.
+
 # The last word of a variable's name.
-_VARIABLE = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+_VARIABLE = r"(?i)(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$"
 # `--hub_token` of TrainingArguments, `--api-key`, hydra's `api_key=`. Words of a vocabulary
 # (`--eos_token`, `--user_token`) and counts (`--max_tokens`) are not.
 _NAME = (
@@ -23,17 +25,15 @@ _NAME = (
     r"|secret|pass(?:w(?:or)?d|phrase|code)|credentials?|connection[-_]?string|authorization|cookies?)"
     r"|[-\w.]+[-_.]pwd|(?:[-\w.]*\.)?token|bearer|pat|dsn)"
 )
-_SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 # What stands openly behind the name of a secret: where it lies, a variable, a switch.
-_OPEN = re.compile(
-    r"(?:~|\.{0,2}/|[\w-]+/)\S*\.\w{1,6}|[-\w.]+\.(?:json|txt|pem|key|ya?ml|toml)"
-    r"|\$\{?\w+\}?|true|false|none|null|yes|no",
-    re.IGNORECASE,
+_OPEN = (
+    r"(?i)(?:~|\.{0,2}/|[\w-]+/)\S*\.\w{1,6}|[-\w.]+\.(?:json|txt|pem|key|ya?ml|toml)"
+    r"|\$\{?\w+\}?|true|false|none|null|yes|no"
 )
-_VALUE = re.compile(
+_VALUE = (
     # RFC 3986, 3.2.1: user and password. Who is named alone in an address of the web is a token,
     # as git hosts take it.
-    r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)|(?<=https://)[^\s/@:]+(?=@)"
+    r"(?i)(?<=://)[^\s/@:]*:[^\s/@]+(?=@)|(?<=https://)[^\s/@:]+(?=@)"
     # The query of a signed address.
     rf"|(?<=[?&])(?P<query>(?:{_NAME}|sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)"
     r"[^&\s\"'#]+"
@@ -47,19 +47,18 @@ _VALUE = re.compile(
     r"|sk-(?:ant|proj|or|svcacct)-[-\w]{16,}|sk-[A-Za-z0-9]{32,}|xox[abeprs]-[-\w]{10,}"
     r"|npm_[A-Za-z0-9]{30,}|r8_[A-Za-z0-9]{30,}|pypi-[-\w]{40,}|AIza[-\w]{30,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
     r"|eyJ[-\w]{8,}\.eyJ[-\w]{8,}\.[-\w]{8,})"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*)",
-    re.IGNORECASE,
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*)"
 )
 
 
 def is_secret(name: str) -> bool:
     """Whether the last word of a variable's name is that of a secret, such as TOKEN."""
-    return _VARIABLE.search(name) is not None
+    return re.search(_VARIABLE, name) is not None
 
 
 def _hide_in(text: str) -> str:
     named = ("query", "header", "scheme", "hook", "key")
-    return _VALUE.sub(lambda m: "".join(m[n] or "" for n in named) + HIDDEN, text)
+    return re.sub(_VALUE, lambda m: "".join(m[n] or "" for n in named) + HIDDEN, text)
 
 
 def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
@@ -124,7 +123,7 @@ def _is_value(word: str) -> bool:
 
 
 def _hide_value(name: str, value: object) -> object:
-    if value and _SECRET_NAME.fullmatch(name) and not _OPEN.fullmatch(str(value)):
+    if value and re.fullmatch(_NAME, name) and not re.fullmatch(_OPEN, str(value)):
         return HIDDEN
     return _hide_in(value) if isinstance(value, str) else value
 
@@ -133,11 +132,11 @@ def _hide_values(words: Sequence[str]) -> Iterator[str]:
     named = None
     for word in words:
         if named is not None and not word.startswith("-"):
-            yield word if _OPEN.fullmatch(word) else HIDDEN
+            yield word if re.fullmatch(_OPEN, word) else HIDDEN
             named = None
             continue
         named, equals, value = word.partition("=") if _secret_of(word) else (None, "", "")
-        yield word if not value or _OPEN.fullmatch(value) else f"{named}={HIDDEN}"
+        yield word if not value or re.fullmatch(_OPEN, value) else f"{named}={HIDDEN}"
         named = None if equals else named
 
 
@@ -145,4 +144,4 @@ def _secret_of(word: str) -> str | None:
     """The name of a secret that a word begins with: `--token`, `--token=x`, `+token=x` of hydra."""
     name, equals, _ = word.partition("=")
     is_option = bool(equals) or word.startswith("-")
-    return name if is_option and _SECRET_NAME.fullmatch(name.lstrip("-+")) else None
+    return name if is_option and re.fullmatch(_NAME, name.lstrip("-+")) else None
