@@ -167,7 +167,7 @@ def test_a_rate_is_what_a_row_needs_or_rests_on_few_runs(
     """Half a percent less would leave a row outside; few are nine runs, or two families."""
     doubted = [row for row in ROWS if doubt.what in interval_of(row).assumptions]
     families = {read_model(row["model"]).architecture.family for row in doubted}
-    less = [d._replace(rate=d.rate - 0.005) if d is doubt else d for d in DOUBTS]
+    less = [replace(d, rate=d.rate - 0.005) if d is doubt else d for d in DOUBTS]
     monkeypatch.setattr("zerowiz.core.decision.uncertainty.DOUBTS", less)
     needed = any(lies_outside(row, interval_of(row)) for row in doubted)
     assert needed or len(doubted) < 10 or len(families) < 3

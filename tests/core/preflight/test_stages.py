@@ -92,8 +92,8 @@ def test_the_wrong_stages_of_a_script_are_those_that_would_end_its_launch(
 ) -> None:
     assert job.planned is not None
     run = job.planned.script
+    assert run is not None
     assert expected == wrong_stages(run, job.planned.integration, 2)
-    assert not wrong_stages(None, Integration.HF, 2)
 
 
 def test_a_script_that_saves_by_itself_is_wrong_at_stage_3_unless_it_has_adapters() -> None:

@@ -44,7 +44,6 @@ from zerowiz.core.memory.micro_step import ReadModel, is_alike_under_autocast
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.preflight.stages import wrong_stages
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.config_delivery import named_file
 from zerowiz.core.script.facts import ScriptFacts
@@ -619,7 +618,11 @@ def _fold_job(
     written = _written_learning(options, facts, settings, config.base)
     learning = {n: said[n].value for n in HYPERPARAMETERS if n in said and n in written}
     handover = _handover(options, facts, settings, of_step.settled, config.base, learning)
-    wrong = wrong_stages(script, handover.integration, machine.world_size)
+    wrong = frozenset[int]()
+    if script is not None:
+        from zerowiz.core.preflight.stages import wrong_stages  # noqa: PLC0415 - many plans have no script
+
+        wrong = wrong_stages(script, handover.integration, machine.world_size)
     return ResolvedJob(
         options=options,
         script=script,

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -119,7 +118,7 @@ class Interval(Struct, frozen=True, kw_only=True):
         return max(self.high_bytes, self.heaviest_bytes or 0)
 
 
-class Doubt(NamedTuple):
+class Doubt(Struct, frozen=True):
     """One assumption of a prediction, and how far off it can be because of that."""
 
     what: Assumption

@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.model.types import Architecture, Model, Tensor
@@ -50,7 +52,7 @@ class Layout(NamedTuple):
         return id(self)
 
 
-class Limits(NamedTuple):
+class Limits(Struct, frozen=True):
     """What DeepSpeed's config allows, in elements."""
 
     prefetch: int
@@ -82,7 +84,7 @@ class Most(NamedTuple):
     """As a module takes its parameters out of their buffer, before it computes."""
 
 
-class Gathering(NamedTuple):
+class Gathering(Struct, frozen=True):
     """The most that is whole at the moments of one micro-step."""
 
     forward: tuple[Most, ...]
@@ -127,7 +129,7 @@ def _visits(layout: Layout, *, checkpointing: int) -> list[_Visit]:
     return visits + _through(reversed(layout.first), 2 * count + 1)
 
 
-class _Order(NamedTuple):
+class _Order(Struct, frozen=True):
     """A micro-step, whatever the limits are; a step is the number of a module that begins."""
 
     visits: tuple[_Visit, ...]
@@ -187,10 +189,6 @@ class _Coordinator:
         self._left: set[int] = set()
         self.held = layout.small
 
-    def whole(self) -> _Numbers:
-        """What is whole now."""
-        return self.parameters + self.held, self.copies, self.alone
-
     def _gather(self, numbers: Collection[int]) -> None:
         whole, handles, sizes = self._whole, self._handles, self._sizes
         wanted = [number for number in numbers if number not in whole]
@@ -244,7 +242,7 @@ class _Coordinator:
             if not self._whole.issuperset(module):
                 self._gather(module)
             dropped = self._take(module)
-        waited = self.whole()
+        waited = self.parameters + self.held, self.copies, self.alone
         self.copies -= dropped
         if known:
             until, queue = self._asked_until, self._order.queue
@@ -312,7 +310,7 @@ def replay(
             waited = coordinator.begin(module, known=known)
             if waiting[place] < waited:  # noqa: PLR1730 - as above
                 waiting[place] = waited
-            now = coordinator.whole()
+            now = coordinator.parameters + coordinator.held, coordinator.copies, coordinator.alone
             if running[place] < now:  # noqa: PLR1730 - as above
                 running[place] = now
             if ends and module:
@@ -320,7 +318,12 @@ def replay(
                 coordinator.end(module, known=known, forward=place <= count)
             if place == count:
                 # As forward ends counts, not while its last modules run.
-                running[place] = coordinator.whole()
+                now = (
+                    coordinator.parameters + coordinator.held,
+                    coordinator.copies,
+                    coordinator.alone,
+                )
+                running[place] = now
     most = tuple(
         Most(Gathered(*run), Gathered(*wait)) for run, wait in zip(running, waiting, strict=True)
     )

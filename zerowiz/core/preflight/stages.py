@@ -203,9 +203,7 @@ def _faults(run: Resolver, integration: Integration | None, ranks: int) -> Itera
             )
 
 
-def wrong_stages(
-    run: Resolver | None, integration: Integration | None, ranks: int
-) -> frozenset[int]:
+def wrong_stages(run: Resolver, integration: Integration | None, ranks: int) -> frozenset[int]:
     """The stages at which a script surely does not do what it is to do.
 
     Args:
@@ -213,7 +211,7 @@ def wrong_stages(
         integration: Who hands the config over.
         ranks: Of all nodes.
     """
-    if run is None or integration is None:
+    if integration is None:
         return frozenset()
     faults = _faults(run, integration, ranks)
     stages = {stage for fault in faults if fault.is_sure for stage in fault.stages}

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from zerowiz.core.machine.types import Accelerator, LinkClass, Machine
 from zerowiz.core.memory.activations import (
     activations,
@@ -111,7 +113,7 @@ _UNKNOWN_NETWORK_BYTES_PER_S = 3_125_000_000
 _NVLINKS = frozenset({LinkClass.NVLINK_ALL, LinkClass.NVLINK_RING})
 
 
-class Ring(NamedTuple):
+class Ring(Struct, frozen=True):
     """What a collective over all ranks reaches."""
 
     bytes_per_s: float
@@ -174,7 +176,7 @@ _GRADIENT_PASSES = 6
 _FOREACH_BYTES = 10 * 2 * FP32_BYTES
 
 
-class Stepping(NamedTuple):
+class Stepping(Struct, frozen=True):
     """What the optimizer adds to a step, and its traffic to the host for each micro-step."""
 
     seconds: dict[TermKind, float]
@@ -267,7 +269,7 @@ _OF_PRODUCT, _OF_BLOCK, _OF_ADAPTERS = 4, 30, 6
 _OF_RMS_NORM, _OF_LAYER_NORM = 9, 1
 
 
-class Moved(NamedTuple):
+class Moved(Struct, frozen=True):
     """The bytes that small kernels move for each byte that forward keeps."""
 
     forward: float
@@ -300,7 +302,7 @@ class Products(NamedTuple):
         return Products(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Counted(NamedTuple):
+class Counted(Struct, frozen=True):
     """What a model multiplies."""
 
     blocks: Products
@@ -401,7 +403,7 @@ class Pass(NamedTuple):
         return self.products + self.attention + self.elementwise
 
 
-class _Gpu(NamedTuple):
+class _Gpu(Struct, frozen=True):
     """What one GPU really does in a second."""
 
     product_flop_per_s: float
@@ -471,7 +473,7 @@ def _kept_bytes(architecture: Architecture, workload: Workload, *, sharded: bool
     return activations(architecture, workload, sharded=sharded).saved_bytes
 
 
-class Passes(NamedTuple):
+class Passes(Struct, frozen=True):
     """The GPU's work of one micro-step."""
 
     forward: Pass
@@ -634,7 +636,7 @@ def _normal_cdf(x: float) -> float:
     return 0.5 * (1 + math.erf(x / math.sqrt(2)))
 
 
-class _MicroStep(NamedTuple):
+class _MicroStep(Struct, frozen=True):
     """What a micro-step takes on the other streams, in seconds, if nothing else ran."""
 
     gathered_first: float
