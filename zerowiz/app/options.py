@@ -260,13 +260,10 @@ def added(before: Options, after: Options) -> Options:
     return Options(**{name: value for name, value in new.items() if value != old[name]})
 
 
-_DEFAULTS = structs.asdict(Options())
-
-
 def changed_by(options: Options, changes: Options) -> Options:
     """The options with what others say that is not their default."""
-    items = structs.asdict(changes).items()
-    return replace(options, **{name: value for name, value in items if value != _DEFAULTS[name]})
+    defaults, items = structs.asdict(Options()), structs.asdict(changes).items()
+    return replace(options, **{name: value for name, value in items if value != defaults[name]})
 
 
 def with_plain(options: Options, values: Mapping[str, object]) -> Options:

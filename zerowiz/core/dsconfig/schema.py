@@ -194,7 +194,7 @@ _SWITCHES = _TRUTHS.keys() - {"1", "0"}
 def kind_of(value: object) -> Kind:
     """What a value of a parsed JSON text looks like."""
     if isinstance(value, str):
-        return next((kind for form, kind in _TEXTS if form.fullmatch(value)), Kind.WORD)
+        return next((kind for form, kind in _TEXTS if re.fullmatch(form, value)), Kind.WORD)
     if isinstance(value, float):
         # pydantic-core, input/shared.rs, float_as_int: a larger one has no integer.
         is_whole = value.is_integer() and abs(value) < _MOST_WHOLE
@@ -211,12 +211,12 @@ _KINDS: Sequence[tuple[type, Kind]] = (
     (Mapping, Kind.OBJECT),
     (Sequence, Kind.ARRAY),
 )
-_TEXTS: Sequence[tuple[re.Pattern[str], Kind]] = (
-    (re.compile(r"auto"), Kind.AUTO),
-    (re.compile(r"[+-]?\d+"), Kind.DIGITS),
-    (re.compile(r"[+-]?\d+\.0+"), Kind.DECIMAL),
-    (re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE), Kind.NUMERAL),
-    (re.compile("|".join(sorted(_SWITCHES)), re.IGNORECASE), Kind.SWITCH),
+_TEXTS: Sequence[tuple[str, Kind]] = (
+    (r"auto", Kind.AUTO),
+    (r"[+-]?\d+", Kind.DIGITS),
+    (r"[+-]?\d+\.0+", Kind.DECIMAL),
+    (r"(?i)[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", Kind.NUMERAL),
+    ("(?i)" + "|".join(sorted(_SWITCHES)), Kind.SWITCH),
 )
 
 

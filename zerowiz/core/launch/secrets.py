@@ -123,7 +123,7 @@ def _is_value(word: str) -> bool:
 
 
 def _hide_value(name: str, value: object) -> object:
-    if value and re.fullmatch(_NAME, name) and not re.fullmatch(_OPEN, str(value)):
+    if value and re.fullmatch(_NAME, name, re.IGNORECASE) and not re.fullmatch(_OPEN, str(value)):
         return HIDDEN
     return _hide_in(value) if isinstance(value, str) else value
 
@@ -144,4 +144,4 @@ def _secret_of(word: str) -> str | None:
     """The name of a secret that a word begins with: `--token`, `--token=x`, `+token=x` of hydra."""
     name, equals, _ = word.partition("=")
     is_option = bool(equals) or word.startswith("-")
-    return name if is_option and re.fullmatch(_NAME, name.lstrip("-+")) else None
+    return name if is_option and re.fullmatch(_NAME, name.lstrip("-+"), re.IGNORECASE) else None
