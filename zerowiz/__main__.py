@@ -28,6 +28,9 @@ def main() -> None:
         hint = _("delete the `__pycache__` folders under `{folder}`", folder=sys.prefix)
         sys.stderr.write("\n".join([_("error: ") + message, "", _("hint: ") + hint, ""]))
         sys.exit(ExitCode.FAILED)
+    finally:
+        # Nor is any looked for as Python ends.
+        gc.freeze()
 
 
 if __name__ == "__main__":

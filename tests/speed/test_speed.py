@@ -15,7 +15,6 @@ from accuracy.grid import deal_cases
 from accuracy.split import Split
 from measured.rows import Row, read_every_row, read_model, read_times
 from measured.trials import decode_trial, decode_trials, encode_trial
-from msgspec import structs
 from paths import ROOT, TESTS
 from ranks.harness import rank_environ
 from speed import run_timing
@@ -421,4 +420,4 @@ def test_the_traffic_at_the_ends_is_that_of_all(case: tuple[str, Traffic]) -> No
 
 
 def assert_near(found: Moved, said: Moved) -> None:
-    assert structs.astuple(found) == pytest.approx(structs.astuple(said), rel=_NEAR)
+    assert tuple(found) == pytest.approx(tuple(said), rel=_NEAR)

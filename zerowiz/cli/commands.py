@@ -153,10 +153,6 @@ def _show_error(message: str, hints: Sequence[str]) -> None:
     text.error(message, hints, sys.stderr)
 
 
-# Between two looks for garbage.
-_ALLOCATIONS = 100_000
-
-
 def _run() -> int:
     """Run one command; the exit code that it ends with."""
     try:
@@ -165,12 +161,10 @@ def _run() -> int:
         if not gc.isenabled():
             # `__main__.py` put it off until everything is loaded. A plan leaves no garbage.
             gc.freeze()
-            gc.set_threshold(_ALLOCATIONS)
+            gc.set_threshold(100_000)
             gc.enable()
         code = app(standalone_mode=False, prog_name="zerowiz")
         sys.stdout.flush()
-        # Nor is any looked for as Python ends.
-        gc.freeze()
     except DeclinedError as declined:
         from zerowiz.ui import text  # noqa: PLC0415 - as above
 

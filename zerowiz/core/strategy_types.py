@@ -41,7 +41,7 @@ class ZeroKey(StrEnum):
     LEAF_MODULE = "leaf_module"
 
 
-class RingPasses(Struct, frozen=True):
+class RingPasses(Struct, frozen=True, kw_only=True):
     """How often the trainable parameters, or their gradients, go around the ring."""
 
     per_step: int

@@ -118,7 +118,7 @@ class Interval(Struct, frozen=True, kw_only=True):
         return max(self.high_bytes, self.heaviest_bytes or 0)
 
 
-class Doubt(Struct, frozen=True):
+class Doubt(Struct, frozen=True, kw_only=True):
     """One assumption of a prediction, and how far off it can be because of that."""
 
     what: Assumption

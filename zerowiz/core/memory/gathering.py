@@ -52,7 +52,7 @@ class Layout(NamedTuple):
         return id(self)
 
 
-class Limits(Struct, frozen=True):
+class Limits(NamedTuple):
     """What DeepSpeed's config allows, in elements."""
 
     prefetch: int
@@ -84,7 +84,7 @@ class Most(NamedTuple):
     """As a module takes its parameters out of their buffer, before it computes."""
 
 
-class Gathering(Struct, frozen=True):
+class Gathering(Struct, frozen=True, kw_only=True):
     """The most that is whole at the moments of one micro-step."""
 
     forward: tuple[Most, ...]
@@ -129,7 +129,7 @@ def _visits(layout: Layout, *, checkpointing: int) -> list[_Visit]:
     return visits + _through(reversed(layout.first), 2 * count + 1)
 
 
-class _Order(Struct, frozen=True):
+class _Order(Struct, frozen=True, kw_only=True):
     """A micro-step, whatever the limits are; a step is the number of a module that begins."""
 
     visits: tuple[_Visit, ...]
@@ -160,7 +160,13 @@ def _order(layout: Layout, *, checkpointing: int) -> _Order:
         times = 1 if place == len(layout.blocks) else 2
         passed_by_mixtures.append(passed_by_mixtures[-1] + times * size)
     queue = [(number, step) for step, (module, *_) in enumerate(visits) for number in module]
-    return _Order(visits, tuple(queue), uses, passed, passed_by_mixtures)
+    return _Order(
+        visits=visits,
+        queue=tuple(queue),
+        uses=uses,
+        passed=passed,
+        passed_by_mixtures=passed_by_mixtures,
+    )
 
 
 class _Handle:

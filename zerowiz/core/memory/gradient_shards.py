@@ -84,7 +84,7 @@ class Gradient(NamedTuple):
     """Whether autocast computes with it in 16 bits; then its gradient travels so."""
 
 
-class _Share(Struct, frozen=True):
+class _Share(Struct, frozen=True, kw_only=True):
     """The tensors that reach into the piece of one rank."""
 
     held: int
@@ -100,7 +100,7 @@ _Flush = tuple[list[int], int, int]
 """A reduction: the places of its gradients, the blocks kept, and what was moved before."""
 
 
-class _Group(Struct, frozen=True):
+class _Group(Struct, frozen=True, kw_only=True):
     """A group of the optimizer: what is flattened together."""
 
     places: tuple[int, ...]
@@ -119,24 +119,16 @@ def _is_cast(model: Model, tensor: Tensor, block: int) -> bool:
     return is_head and tensor.shape[0] == a.vocab_size and len(tensor.shape) > 1
 
 
-class _TrainedAdapters(Struct, frozen=True):
-    """What is trained of a model that keeps its weights."""
-
-    rank: int
-    target_modules: tuple[str, ...]
-
-
 def list_gradients(model: Model, workload: Workload) -> tuple[Gradient, ...]:
     """Those of all trainable tensors, in the order of `model.parameters()`."""
-    if workload.method is Method.FULL:
-        return _gradients(model, None)
-    return _gradients(model, _TrainedAdapters(workload.lora_rank, workload.lora_target_modules))
+    is_full = workload.method is Method.FULL
+    return _gradients(model, None if is_full else workload.lora_rank, workload.lora_target_modules)
 
 
 # Neither the batch nor the length changes them.
 @lru_cache(maxsize=64)
-def _gradients(model: Model, adapters: _TrainedAdapters | None) -> tuple[Gradient, ...]:
-    if adapters is None:
+def _gradients(model: Model, rank: int | None, adapted: tuple[str, ...]) -> tuple[Gradient, ...]:
+    if rank is None:
         # transformers/trainer.py, get_decay_parameter_names: no norms, nothing called bias.
         return tuple(
             Gradient(
@@ -147,18 +139,18 @@ def _gradients(model: Model, adapters: _TrainedAdapters | None) -> tuple[Gradien
             )
             for block, tensor in model.placed()
         )
-    adapted = frozenset(model.adapted(adapters.target_modules))
+    tensors = frozenset(model.adapted(adapted))
     return tuple(
         Gradient(
             # The names of fused experts share one pair of so many times the rank (peft/utils/
             # transformers_weight_conversion.py, _convert_peft_config_moe).
-            numel=adapters.rank * tensor.adapters * width,
+            numel=rank * tensor.adapters * width,
             block=block,
             decays=True,
             is_cast=True,
         )
         for block, tensor in model.placed()
-        if tensor in adapted
+        if tensor in tensors
         for width in (tensor.shape[-2:] if tensor.transposed else tensor.shape[:-3:-1])
     )
 
@@ -173,7 +165,7 @@ def _groups(gradients: Sequence[Gradient], ranks: int, *, decay_apart: bool) -> 
         if places:
             starts = (0, *accumulate([gradients[place].numel for place in places]))
             piece = -(-starts[-1] // (_ALIGNMENT * ranks)) * _ALIGNMENT
-            yield _Group(tuple(places), starts, piece)
+            yield _Group(places=tuple(places), starts=starts, piece=piece)
 
 
 def _different_ranks(groups: Iterable[_Group], ranks: int) -> list[int]:
@@ -199,7 +191,7 @@ def _share(groups: Iterable[_Group], rank: int) -> _Share:
         slices += [until - since for since, until in pairwise(inside)]
         held += group.starts[last + 1] - group.starts[first]
         places += group.places[first : last + 1]
-    return _Share(held, max(slices), tuple(places))
+    return _Share(held=held, largest_slice=max(slices), places=tuple(places))
 
 
 def _owners(groups: Iterable[_Group], count: int) -> list[list[_Part]]:

@@ -113,7 +113,7 @@ _UNKNOWN_NETWORK_BYTES_PER_S = 3_125_000_000
 _NVLINKS = frozenset({LinkClass.NVLINK_ALL, LinkClass.NVLINK_RING})
 
 
-class Ring(Struct, frozen=True):
+class Ring(Struct, frozen=True, kw_only=True):
     """What a collective over all ranks reaches."""
 
     bytes_per_s: float
@@ -164,7 +164,11 @@ def find_ring(machine: Machine, rates: GpuRates, costs: Costs, *, inside: bool =
         between = network.bytes_per_s or _UNKNOWN_NETWORK_BYTES_PER_S
         reached.append(between * costs.network_fraction)
     slowest = min(reached, default=float("inf"))
-    return Ring(slowest, costs.collective_seconds, costs.queued_seconds)
+    return Ring(
+        bytes_per_s=slowest,
+        start_seconds=costs.collective_seconds,
+        queued_seconds=costs.queued_seconds,
+    )
 
 
 # What the optimizer's step takes, on the GPU or on the host.
@@ -176,7 +180,7 @@ _GRADIENT_PASSES = 6
 _FOREACH_BYTES = 10 * 2 * FP32_BYTES
 
 
-class Stepping(Struct, frozen=True):
+class Stepping(Struct, frozen=True, kw_only=True):
     """What the optimizer adds to a step, and its traffic to the host for each micro-step."""
 
     seconds: dict[TermKind, float]
@@ -214,7 +218,7 @@ def step_optimizer(
     moved_bytes = params * _stepped_bytes(r)
     if not r.offloaded:
         moved = moved_bytes / memory_rate_on(costs, rates)
-        return Stepping({TermKind.OPTIMIZER: moved + launched})
+        return Stepping(seconds={TermKind.OPTIMIZER: moved + launched})
     ranks = len(machine.gpus)
     cores = machine.host.cores or costs.unknown_cores * ranks
     rate = min(costs.core_bytes_per_s * cores, costs.host_bytes_per_s) / ranks
@@ -227,7 +231,7 @@ def step_optimizer(
     stays = r.strategy.shards_weights and r.strategy.offload is not Offload.ALL
     back = r.weight_bytes * r.share / costs.pageable_bytes_per_s if cast and stays else copied
     return Stepping(
-        {
+        seconds={
             TermKind.OPTIMIZER: launched,
             TermKind.CPU_OPTIMIZER: moved_bytes / rate,
             TermKind.PCIE: back,
@@ -269,7 +273,7 @@ _OF_PRODUCT, _OF_BLOCK, _OF_ADAPTERS = 4, 30, 6
 _OF_RMS_NORM, _OF_LAYER_NORM = 9, 1
 
 
-class Moved(Struct, frozen=True):
+class Moved(NamedTuple):
     """The bytes that small kernels move for each byte that forward keeps."""
 
     forward: float
@@ -302,7 +306,7 @@ class Products(NamedTuple):
         return Products(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Counted(Struct, frozen=True):
+class Counted(Struct, frozen=True, kw_only=True):
     """What a model multiplies."""
 
     blocks: Products
@@ -387,7 +391,15 @@ def _count(model: Model, rank: int, targets: tuple[str, ...], trainer: Trainer) 
             moved = Moved(moved.forward + kernels.forward, moved.backward + kernels.backward)
             operations += _OF_ADAPTERS * tensor.copies * len(tensor.targets)
             trained += 2 * tensor.copies * len(tensor.targets)
-    return Counted(blocks, ends, adapters, moved, modules, operations, trained)
+    return Counted(
+        blocks=blocks,
+        ends=ends,
+        adapters=adapters,
+        adapters_moved=moved,
+        modules=modules,
+        operations=operations,
+        trained_tensors=trained,
+    )
 
 
 class Pass(NamedTuple):
@@ -403,7 +415,7 @@ class Pass(NamedTuple):
         return self.products + self.attention + self.elementwise
 
 
-class _Gpu(Struct, frozen=True):
+class _Gpu(Struct, frozen=True, kw_only=True):
     """What one GPU really does in a second."""
 
     product_flop_per_s: float
@@ -473,7 +485,7 @@ def _kept_bytes(architecture: Architecture, workload: Workload, *, sharded: bool
     return activations(architecture, workload, sharded=sharded).saved_bytes
 
 
-class Passes(Struct, frozen=True):
+class Passes(Struct, frozen=True, kw_only=True):
     """The GPU's work of one micro-step."""
 
     forward: Pass
@@ -503,8 +515,8 @@ def compute_passes(
     tokens = workload.rows * length_tokens(a, workload)
     w = rank.weight_bytes if workload.torch_autocast is None else HALF_BYTES
     gpu = _Gpu(
-        flop_per_s * costs.product_fraction,
-        memory_rate_on(costs, rates),
+        product_flop_per_s=flop_per_s * costs.product_fraction,
+        bytes_per_s=memory_rate_on(costs, rates),
     )
     again = workload.recomputed_fraction
     blocks, ends, adapters = (
@@ -529,8 +541,8 @@ def compute_passes(
     backward_bytes = moved.backward * kept_bytes + w * tokens * beside.backward
     backward_bytes += AT_ENDS.backward * (saved.head_bytes + saved.loss_backward_bytes)
     return Passes(
-        Pass(blocks + ends + adapters, attention, forward_bytes / rate),
-        Pass(
+        forward=Pass(blocks + ends + adapters, attention, forward_bytes / rate),
+        backward=Pass(
             (gradients + again) * blocks + gradients * ends + (2 + again) * adapters,
             (2.5 + again) * attention,
             (backward_bytes + again * blocks_bytes) / rate,
@@ -636,7 +648,7 @@ def _normal_cdf(x: float) -> float:
     return 0.5 * (1 + math.erf(x / math.sqrt(2)))
 
 
-class _MicroStep(Struct, frozen=True):
+class _MicroStep(Struct, frozen=True, kw_only=True):
     """What a micro-step takes on the other streams, in seconds, if nothing else ran."""
 
     gathered_first: float
