@@ -129,7 +129,7 @@ def _visits(layout: Layout, *, checkpointing: int) -> list[_Visit]:
     return visits + _through(reversed(layout.first), 2 * count + 1)
 
 
-class _Order(Struct, frozen=True, kw_only=True):
+class _Order(NamedTuple):
     """A micro-step, whatever the limits are; a step is the number of a module that begins."""
 
     visits: tuple[_Visit, ...]

@@ -180,7 +180,7 @@ _GRADIENT_PASSES = 6
 _FOREACH_BYTES = 10 * 2 * FP32_BYTES
 
 
-class Stepping(Struct, frozen=True, kw_only=True):
+class Stepping(NamedTuple):
     """What the optimizer adds to a step, and its traffic to the host for each micro-step."""
 
     seconds: dict[TermKind, float]
@@ -306,7 +306,7 @@ class Products(NamedTuple):
         return Products(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Counted(Struct, frozen=True, kw_only=True):
+class Counted(NamedTuple):
     """What a model multiplies."""
 
     blocks: Products
@@ -648,7 +648,7 @@ def _normal_cdf(x: float) -> float:
     return 0.5 * (1 + math.erf(x / math.sqrt(2)))
 
 
-class _MicroStep(Struct, frozen=True, kw_only=True):
+class _MicroStep(NamedTuple):
     """What a micro-step takes on the other streams, in seconds, if nothing else ran."""
 
     gathered_first: float
