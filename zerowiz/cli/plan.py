@@ -42,8 +42,6 @@ from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
 from zerowiz.translation import _
-from zerowiz.ui import choice, remedies, sentences, show
-from zerowiz.ui.pictures import Side, compare
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.ui.text import CountedLines, Paragraph, most_lines, notes, paragraphs
 
@@ -227,6 +225,8 @@ def _show_plan(
     try:
         require_strategy(plan)
         if not options.as_json:
+            from zerowiz.ui import show  # noqa: PLC0415 - as below
+
             words = next_words(*shown.layers.typed(), plan.decision.job.machine)
             show.next_command(words, below)
     except NoStrategyError as error:
@@ -266,6 +266,8 @@ def _show_page(
 
     What names were taken to be is assumed, too.
     """
+    from zerowiz.ui import choice, remedies, sentences, show  # noqa: PLC0415 - `--json` shows none
+
     decision, resolved = result.decided.decision, result.decided.resolved
     searched = None if options.objective is Objective.FLOWCHART else result.decided.search
     helps = () if decision.chosen is None else result.remedies  # else they stand below the error
@@ -299,6 +301,8 @@ def _show_asked(
     origins: Mapping[str, tuple[object, str]] | None,
 ) -> None:
     """What was asked for besides."""
+    from zerowiz.ui import choice, show  # noqa: PLC0415 - as above
+
     explained = None if shown.explain is None else _explained(decision, shown.explain)
     if largest is not None:
         choice.limits(largest, decision.job, sys.stdout)
@@ -430,6 +434,8 @@ def compare_plans(
         content = {"schema_version": 1, "plans": [plan.to_dict() for plan in (first, second)]}
         write_json(content)
     else:
+        from zerowiz.ui.pictures import Side, compare  # noqa: PLC0415 - few plans are compared
+
         before = _said(options, changes) or "as you set it"
         compare(
             Side(words=before, decision=first.decided.decision),
