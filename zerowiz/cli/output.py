@@ -13,7 +13,6 @@ from zerowiz.app.options import with_plain
 from zerowiz.cli.usage import write_json, write_json_text
 from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.launch.provenance import encode_machine_change
-from zerowiz.ui import remedies, show, text
 from zerowiz.ui.text import CountedLines
 
 
@@ -55,6 +54,8 @@ def showing_refused_plan(*, as_json: bool) -> Iterator[None]:
 
 def refusal(error: NoStrategyError) -> tuple[CountedLines, CountedLines]:
     """What stands above the table of remedies, and below it: the error, and what to type next."""
+    from zerowiz.ui import remedies, show, text  # noqa: PLC0415 - few commands are refused
+
     above, below = CountedLines(sys.stderr), CountedLines(sys.stderr)
     plan, script = error.plan, error.plan.script
     said = {remedies.hint(remedy) for remedy in plan.remedies}
