@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
@@ -15,7 +15,6 @@ from zerowiz.app.machines.machine import complete, find_machine, is_here, state_
 from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import ResolvedJob, config_file, find_basis, resolve_job
-from zerowiz.app.resolve.workload import shared_by_script
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, Reason, choose_only, decide
 from zerowiz.core.decision.job import (
@@ -436,7 +435,9 @@ def require_strategy(plan: Plan) -> Strategy:
 
 # Find a global batch that is not what it was, with a way to keep it that was tried.
 
-_OF_BATCH = ("micro_batch", "accumulation_steps", "sequence_parallel")
+_PARTS_OF_BATCH = ("micro_batch", "accumulation_steps")
+_OF_BATCH = (*_PARTS_OF_BATCH, "sequence_parallel")
+_OWN = frozenset({Origin.SCRIPT, Origin.CONFIG})
 
 
 def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
@@ -445,20 +446,42 @@ def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
     None where they change nothing, where nobody sees what these would have, and where a
     global batch was asked for.
     """
-    options, step, machine = plan.options, plan.own_step, plan.resolved.job.machine
+    options, step, resolved = plan.options, plan.own_step, plan.resolved
     values = {name: getattr(options, name) for name in _OF_BATCH}
     values = {name: value for name, value in values.items() if value is not None}
     if plan.script is None or not values or options.global_batch is not None:
         return None
-    settings, config = plan.script.settings, plan.resolved.config
-    shared = config.sequence_parallel or shared_by_script(settings)
-    before = Workload(sequence_parallel=shared).replicas(machine.world_size)
-    of_config = config.batch(before)
-    for name, own in zip(_OF_BATCH, of_config, strict=False):
-        setting = getattr(settings, name)
-        before *= (own or getattr(step, name)) if setting is None else setting.value
+    machine = resolved.job.machine
+    silent = replace(options, micro_batch=None, accumulation_steps=None, sequence_parallel=None)
+    try:
+        own = resolved.with_change(silent, machine, resolved.read)
+    except UsageError:
+        return None
+    said = {value.name for value in own.values if value.origin in _OWN}
+    unsaid: dict[str, Any] = {
+        name: getattr(step, name) for name in _PARTS_OF_BATCH if name not in said
+    }
+    before = replace(own.job, workload=replace(own.job.workload, **unsaid)).global_batch
     batch = change_batch(before, step, machine)
     return None if batch is None else (values, with_way_to_keep(plan, batch))
+
+
+def _difference_of_config(plan: Plan) -> str | None:
+    """That a config says another batch than the script, and which of them the plan has."""
+    options, step, settings = plan.options, plan.own_step, settings_of(plan.script)
+    if any(getattr(options, name) is not None for name in (*_PARTS_OF_BATCH, "global_batch")):
+        return None
+    job = replace(plan.resolved.job, workload=step)
+    of_config = plan.resolved.config.batch(step.replicas(job.machine.world_size))
+    both = zip(_PARTS_OF_BATCH, of_config, map(settings.values.get, _PARTS_OF_BATCH), strict=True)
+    differ = {n: (c, s) for n, c, s in both if c is not None and s is not None and s.value != c}
+    if not differ:
+        return None
+    other: dict[str, Any] = {
+        n: c if getattr(step, n) == s.value else s.value for n, (c, s) in differ.items()
+    }
+    instead = replace(job, workload=replace(step, **other)).global_batch
+    return assumptions.differs_from_config(f"{options.config}", differ, job, instead)
 
 
 def with_way_to_keep(plan: Plan, batch: BatchChange) -> BatchChange:
@@ -479,18 +502,21 @@ def with_way_to_keep(plan: Plan, batch: BatchChange) -> BatchChange:
 
 
 def note_settled(plan: Plan, reporter: Reporter) -> None:
-    """Note what was chosen, and the words that are added after the script, before all else."""
-    if plan.strategy is None:
-        return
+    """Note what was chosen, and the words that are added after the script, before all else.
+
+    What becomes of the global batch is noted where nothing fits as well.
+    """
     for note in _choice_notes(plan):
         reporter.note(note)
-    if plan.resolved.settled:
+    if plan.resolved.settled and plan.strategy is not None:
         file = None if plan.script is None else plan.script.facts.settings_file
         copied = file.path if file is not None and file.is_whole else None
         reporter.note(assumptions.settled(plan.resolved.settled, copied))
     if (changed := change_by_options(plan)) is not None:
         reporter.note(assumptions.batch_by_options(*changed))
-    if unused := _unused_configs(plan, plan.strategy):
+    if (differs := _difference_of_config(plan)) is not None:
+        reporter.note(differs)
+    if plan.strategy is not None and (unused := _unused_configs(plan, plan.strategy)):
         reporter.note(assumptions.unused_configs(unused))
 
 

@@ -14,13 +14,15 @@ from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import Calibration
 from zerowiz.core.workload import Integration, Reference, Workload
-from zerowiz.translation import _, listing
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui import remedies
 from zerowiz.ui.text import gib
 
 if TYPE_CHECKING:
+    from zerowiz.core.decision.job import Job
     from zerowiz.core.dsconfig.merge import KeyEdit, RemovedKey
     from zerowiz.core.launch.provenance import BatchChange
+    from zerowiz.core.script.bindings import ScriptValue
 
 
 # What of a base is worth a word; all else that is there stays as well.
@@ -131,6 +133,48 @@ def global_batch(batch: "BatchChange") -> str:
         "{moves}; keep it with `{options}`",
         moves=moves,
         options=remedies.options({"accumulation_steps": batch.accumulation_steps}),
+    )
+
+
+_PARTS_OF_BATCH = {
+    "micro_batch": N_("micro-batch"),
+    "accumulation_steps": N_("accumulation"),
+}
+
+
+def differs_from_config(
+    config: str,
+    parts: "Mapping[str, tuple[int, ScriptValue[int]]]",
+    job: "Job",
+    instead: int,
+) -> str:
+    """That script and config say two batches, and which one the plan has.
+
+    Args:
+        config: The path of the config.
+        parts: What it and the script say of each part of a batch.
+        job: With the step of the plan.
+        instead: The sequences of a step with the values that the plan does not take.
+    """
+    said = (
+        _(
+            "{name} {there} there, {value} by {source}",
+            name=_(_PARTS_OF_BATCH[name]),
+            there=there,
+            value=script.value,
+            source=script.source,
+        )
+        for name, (there, script) in parts.items()
+    )
+    return _(
+        "`{config}` and the script differ ({said}): the plan takes {micro_batch} x {steps} of each"
+        " GPU, and the global batch is {now}, not {instead}",
+        config=config,
+        said=listing(said),
+        micro_batch=job.workload.micro_batch,
+        steps=job.workload.accumulation_steps,
+        now=job.global_batch,
+        instead=instead,
     )
 
 

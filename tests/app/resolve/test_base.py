@@ -150,6 +150,67 @@ def test_the_global_batch_of_a_base_never_changes_in_silence(
     )
 
 
+DRAWS = LOOP.replace(
+    "args =", 'parser.add_argument("--batch_size", type=int, default=12)\nargs ='
+).replace("Linear(2, 2)", "Linear(2, 2)\ndraw = torch.randint(9, (args.batch_size,))")
+BY_ACCELERATE = """\
+import argparse
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=12)
+args = parser.parse_args()
+accelerator = Accelerator()
+loader = DataLoader(rows, batch_size=args.batch_size)
+model, loader = accelerator.prepare(model, loader)
+"""
+DIFFERS = (
+    "`mine.json` and the script differ (micro-batch 8 there, 12 by the default of `--batch_size`"
+)
+GPUS = ("--machine", "2xA100-80GB-SXM", "--model", "10m", "--seq-len", "64")
+BY_WORDS = ("--per_device_train_batch_size", "3", "--gradient_accumulation_steps", "5")
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "words", "step", "said"),
+    [
+        *((DRAWS, options, (), (12, 2), DIFFERS) for options in ((), ("--stage", "2"))),
+        *((BY_ACCELERATE, options, (), (12, 2), DIFFERS) for options in ((), ("--stage", "2"))),
+        (DRAWS, (), ("--batch_size", "6"), (6, 2), "6 by `--batch_size 6` after the script"),
+        (DRAWS, ("--stage", "2"), ("--batch_size", "8"), (8, 2), ""),
+        (DRAWS, ("--stage", "2", "--micro-batch", "4"), (), (4, 6), "adds after the script"),
+        (DRAWS, ("--micro-batch", "8"), (), (8, 2), "the global batch falls from 48 to 32"),
+        (DRAWS, ("--stage", "2", "--grad-accum", "4"), (), (12, 4), "rises from 48 to 96"),
+        # The Trainer refuses a batch other than its arguments'; what nobody says is the config's.
+        *((HF_PARSER, options, (), (8, 2), "not 16") for options in ((), ("--stage", "2"))),
+        (HF_PARSER, ("--stage", "2"), BY_WORDS, (3, 5), "the global batch is 30, not 32"),
+    ],
+)
+def test_a_stage_changes_no_batch_and_one_note_has_the_scripts_and_the_configs(
+    here: Run,
+    loop: Path,
+    script: str,
+    options: tuple[str, ...],
+    words: tuple[str, ...],
+    step: tuple[int, int],
+    said: str,
+) -> None:
+    (loop / "train.py").write_text(script)
+    base = {key: BASE[key] for key in list(BASE)[:2]}
+    precision = {} if script is HF_PARSER else {"bf16": {"enabled": True}}
+    (loop / "mine.json").write_text(json.dumps({**base, **precision, ZERO: {"stage": 1}}))
+    job = ("--lr", "1e-3") if script is DRAWS and "--stage" in options else ()
+    result = here(
+        "plan", *GPUS, "--json", *job, "--config", "mine.json", *options, "train.py", *words
+    )
+    assert 0 == result.code, result.stderr
+    planned = json.loads(result.stdout)["workload"]
+    assert step == (planned["micro_batch"], planned["accumulation_steps"])
+    assert said in " ".join(result.stderr.split())
+    assert bool(said) is ("global batch" in result.stderr or "adds after" in result.stderr)
+
+
 @pytest.mark.parametrize("precision", [{}, {"fp16": {"enabled": False}}])
 def test_a_loop_whose_base_names_no_precision_trains_in_fp32(
     here: Run, loop: Path, precision: dict[str, Any]

@@ -541,11 +541,37 @@ def test_the_training_loader_gives_the_micro_batch(line: str, expected: int | No
     )
 
 
+ITS = "engine.train_micro_batch_size_per_gpu()"
+DRAWN = "at = torch.randint(len(data), (args.batch_size,))"
+DRAWN_BY_CONFIG = (
+    "b = ITS; at = torch.randint(len(data), (b,))",
+    "shape = (ITS, 1); at = torch.randint(len(data), shape)",
+    "rows = data[at : at + ITS]",
+    "self.batch = int(ITS); rows = data[at : at + self.batch]",
+    "for at in range(0, len(data), ITS): pass",
+    "loaders = {'train': make_loader(data, batch_size=ITS)}",
+    "batches = data.split(ITS)",
+)
+ONLY_SHOWN = (
+    "print(ITS)",
+    "print(f'batch {ITS}')",
+    "b = ITS; logger.info('batch %d', b)",
+    "assert ITS == args.batch_size",
+    "wandb.init(config={'batch': ITS})",
+    "wandb.init(config=dict(batch_size=ITS))",
+    "seen = 0; seen += ITS * 8; print(seen)",
+    "steps = len(data) // (ITS * 8); schedule(steps)",
+    "b = ITS",
+    "steps = range(engine.gradient_accumulation_steps())",
+)
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
         ("at = torch.randint(len(data), (args.batch_size,))", 12),
-        ("b = engine.train_micro_batch_size_per_gpu()", None),
+        *((line.replace("ITS", ITS), None) for line in DRAWN_BY_CONFIG),
+        *((f"{DRAWN}; {line.replace('ITS', ITS)}", 12) for line in ONLY_SHOWN),
         ("loader = DataLoader(data, batch_sampler=sampler)", None),
     ],
 )

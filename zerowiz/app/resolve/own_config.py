@@ -136,12 +136,16 @@ def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
 
 
 def _without_open(settings: ScriptSettings) -> ScriptSettings:
-    """The settings without those that take the config's value, by words added after the script."""
+    """The settings without those that take the config's value, by words added after the script.
+
+    What a loop draws instead of the config's batch is said of the plan.
+    """
     names = ("micro_batch", "accumulation_steps", "precision")
     decided = {
         name: setting
         for name, setting in settings.values.items()
-        if name not in names or not settings.is_open(name, setting.value)
+        if not (name in names and settings.is_open(name, setting.value))
+        and not (name == "micro_batch" and settings.draws_batch)
     }
     return replace(settings, values=decided)
 

@@ -260,24 +260,31 @@ def shared_by_script(settings: ScriptSettings) -> int:
 def _batch_of_config(
     options: Options, settings: ScriptSettings, config: UserConfig, ranks: int
 ) -> tuple[int | None, int | None]:
-    """Micro-batch and micro-steps of a config; of a base, as far as nothing else says them.
+    """Micro-batch and micro-steps that a config decides.
 
-    A micro-batch that is typed splits the sequences of the base's own step.
+    A loop trains what it draws, whatever its config says, and a base gives way to what a script has
+    that it does not leave open. A micro-batch that is typed splits the sequences of the step that
+    the job would have on that base.
 
     Raises:
         UsageError: It does not divide them.
     """
     micro_batch, steps = config.batch(ranks)
-    if config.base is None:
+    own, typed, is_base = settings.micro_batch, options.micro_batch, config.base is not None
+    by_loop = settings.draws_batch and (is_base or typed is None)
+    if own is not None and (by_loop or (is_base and not settings.is_open("micro_batch", 1))):
+        micro_batch = None
+    if not is_base:
         return micro_batch, steps
-    typed = options.micro_batch
     if (options.accumulation_steps, options.global_batch) != (None, None):
         steps = None
-    if typed is not None and micro_batch is not None and steps is not None:
-        steps = keep_batch(micro_batch * steps, typed)
-    if typed is not None or settings.micro_batch is not None:
-        micro_batch = None
-    return micro_batch, steps if settings.accumulation_steps is None else None
+    by_script = settings.accumulation_steps
+    if by_script is not None and not settings.is_open("accumulation_steps", 1):
+        steps = None
+    whole = own.value if micro_batch is None and own is not None else micro_batch
+    if typed is not None and whole is not None and steps is not None:
+        steps = keep_batch(whole * steps, typed)
+    return micro_batch if typed is None else None, steps
 
 
 def gives_way(settings: ScriptSettings, script: SettingValue, other: SettingValue) -> bool:

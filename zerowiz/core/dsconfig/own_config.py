@@ -222,7 +222,7 @@ def _torch_autocast(values: Mapping[str, object]) -> Precision | None:
 def read_base(values: Mapping[str, object], *, fills_in: bool = False) -> UserConfig:
     """Parse the content of a ds_config that another is built on: without ZeRO and the rest of it.
 
-    The batch stays for DeepSpeed itself. The Trainer and Accelerate have one of their own.
+    The Trainer and Accelerate compute the whole batch themselves.
 
     Args:
         values: The content.
@@ -231,11 +231,11 @@ def read_base(values: Mapping[str, object], *, fills_in: bool = False) -> UserCo
     Raises:
         UsageError: A size is negative.
     """
-    left = {*(BATCH_KEYS if fills_in else ()), ZERO}
+    left = {*(BATCH_KEYS[:1] if fills_in else ()), ZERO}
     read = read_own_config({k: v for k, v in values.items() if k not in left}, fills_in=fills_in)
     is_open = not says_precision(values)
     steps = read.accumulation_steps
-    if read.micro_batch is not None and read.train_batch_size is None:
+    if read.micro_batch is not None and read.train_batch_size is None and not fills_in:
         # DeepSpeed takes 1 then.
         steps = steps or 1
     return replace(

@@ -218,6 +218,8 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     splits: bool = True
     """Whether nobody decides how the sequences of an optimizer step are split into micro-steps, and
     another split learns the same."""
+    draws_batch: bool = False
+    """Whether its own loop trains the micro-batch that it draws, whatever a config says."""
     by_config: frozenset[str] = frozenset()
     """Of the names in LEARNING those that it takes from the config, whatever it says itself."""
     words_for: Callable[[str, object], Words | None] = lambda _name, _value: None
@@ -347,6 +349,7 @@ class ScriptRun(Resolver):
             metrics=_metrics(facts) if "eval_batch" in of_trainer.values else None,
             adapts=method is None and adapters is not None and adapters.value,
             targets_by_architecture=by_architecture,
+            draws_batch=facts.integration not in {None, Integration.HF},
             by_config=learned_by_config(
                 None if facts.convention is Convention.NONE else facts.integration, facts.passed
             ),

@@ -1,7 +1,7 @@
 """Find the setting behind an expression: a literal, an option of the script, or the config."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -92,7 +92,7 @@ class Reader(Struct, frozen=True, kw_only=True, eq=False):
         option = self._option(expr, call.scope)
         if option is not None:
             return self.bind_option(option)
-        if _asks_config(expr):
+        if asks_config(expr):
             return ValueSource(from_config=True, line=line)
         value = literal(expr, call.scope)
         code = f"{label}{short_code(expr)}" if label else show_argument(call, expr, keyword)
@@ -340,11 +340,11 @@ def _compared(op: ast.cmpop, right: ast.expr) -> tuple[Scalar, ...] | None:
     return known if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) else None
 
 
-def _asks_config(expr: ast.expr) -> bool:
+def asks_config(expr: ast.AST, keys: Collection[str | None] = _CONFIG_READS) -> bool:
     """Whether it is `engine.train_micro_batch_size_per_gpu()` or such an entry of a config."""
     if isinstance(expr, ast.Subscript) and isinstance(expr.slice, ast.Constant):
-        return expr.slice.value in _CONFIG_READS
-    return isinstance(expr, ast.Call) and last_name(expr) in _CONFIG_READS
+        return expr.slice.value in keys
+    return isinstance(expr, ast.Call) and last_name(expr) in keys
 
 
 def agree(bindings: Iterable[ValueSource]) -> ValueSource:

@@ -17,12 +17,14 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, SWITCHED, Integration
 from zerowiz.probe.script.commandline import Arguments, Built
 from zerowiz.probe.script.model import by_name, loads
-from zerowiz.probe.script.reader import Reader, agree, short_code
+from zerowiz.probe.script.reader import Reader, agree, asks_config, short_code
 from zerowiz.probe.script.source import (
     ACCELERATOR,
     FROM_PARSED,
+    MOST_STEPS,
     FunctionCall,
     Source,
+    children,
     conjuncts,
     last_name,
     literal,
@@ -308,11 +310,69 @@ def _loader_batch(read: Reader) -> ValueSource:
     named = read.named(SETTINGS["micro_batch"].script_names)
     if named.seen:
         return named
-    methods = read.source.by_method
-    if _MICRO_BATCH_OF_ENGINE in methods:
+    if _draws_by_config(read.source.tree):
         return ValueSource(from_config=True)
     # A loop that draws its batches itself.
-    return UNSEEN if "DataLoader" in methods else read.named(frozenset({"batch_size"}))
+    has_loader = "DataLoader" in read.source.by_method
+    return UNSEEN if has_loader else read.named(frozenset({"batch_size"}))
+
+
+# Functions that show what they get, or keep it, and those that return it as a number.
+_SHOWS = re.compile(
+    r"print|log|info|debug|warn|error|format|write|scalar|record|report|dump|append|update"
+    r"|set_(post|desc)|^(str|repr|dict|isinstance|init)$"
+)
+_CONVERTS = frozenset({"int", "float", "abs", "max", "min", "round"})
+
+
+def _draws_by_config(tree: ast.Module) -> bool:
+    """Whether the config's micro-batch, as the engine says it, is what a loop draws its batches by.
+
+    It has to come, by names that it is assigned to, into a slice or into a call that does more with
+    it than to show it. What is divided by it is no batch.
+    """
+    names: set[str] = set()
+    for _ in range(MOST_STEPS):
+        known = len(names)
+        if _is_drawn_by(tree, names, drawn=False):
+            return True
+        if len(names) == known:
+            break
+    return False
+
+
+def _is_drawn_by(node: ast.AST, names: set[str], *, drawn: bool) -> bool:
+    """Whether a batch is drawn by it under a node; names that it is assigned to are added.
+
+    Args:
+        node: A part of the script.
+        names: Those that stand for it.
+        drawn: Whether what stands there directly draws a batch.
+    """
+    is_named = isinstance(node, ast.Name | ast.Attribute) and last_name(node) in names
+    if is_named or asks_config(node, {_MICRO_BATCH_OF_ENGINE}):
+        return drawn
+    match node:
+        case ast.Assign(value=ast.expr() as value) | ast.AugAssign(value=value):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if not drawn and _is_drawn_by(value, set(names), drawn=True):
+                names.update(last_name(target) for target in targets)
+        case ast.Call():
+            if _is_drawn_by(node.func, names, drawn=False):
+                return True
+            given = [*node.args, *(word.value for word in node.keywords)]
+            if last_name(node) not in _CONVERTS:
+                drawn = _SHOWS.search(last_name(node)) is None
+            return any(_is_drawn_by(part, names, drawn=drawn) for part in given)
+        case ast.JoinedStr() | ast.Compare() | ast.Dict():
+            drawn = False
+        case ast.BinOp(op=ast.Div() | ast.FloorDiv() | ast.Mod()):
+            drawn = False
+        case ast.Slice() | ast.Return():
+            drawn = True
+        case _:
+            pass
+    return any(_is_drawn_by(child, names, drawn=drawn) for child in children(node))
 
 
 def _loader_workers(read: Reader) -> Iterator[ValueSource]:
