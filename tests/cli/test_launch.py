@@ -189,6 +189,23 @@ Accelerator().prepare(DataLoader(data, batch_size=size))
 AS_NODE_0 = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "localhost"}
 AFTER_THE_SCRIPT = ("--dry-run", "--yes", "--json", "--stage=2", "--accelerator")
 TEXTBOOK = ("--accounting", "textbook", "train.py")
+PLAN = ("plan", "--machine", "2xA100-80GB-SXM", "--model", "10m")
+PARSE = "args = parser.parse_args()"
+OWN_PARSER = CONFIG_ARGUMENTS.replace("--batch", "--batch_size").replace(
+    PARSE, f'parser.add_argument("--n_layer", type=int, default=2)\n{PARSE}'
+)
+UNSEEN_PARTS = (
+    ("parse_args()", "parse_known_args()[0]"),
+    (PARSE, f"add_more(parser)\n{PARSE}"),
+    (PARSE, f"for name in names:\n    parser.add_argument(name)\n{PARSE}"),
+    (PARSE, f'parser.add_argument("rest", nargs=argparse.REMAINDER)\n{PARSE}'),
+    ("ArgumentParser()", "ArgumentParser(parents=[common()])"),
+    (
+        PARSE,
+        f'parser.add_subparsers().add_parser("x", parents=[common()])\n{PARSE}',
+    ),
+    (PARSE, f"sys.argv.remove('--n_layers')\n{PARSE}"),
+)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +241,30 @@ TEXTBOOK = ("--accounting", "textbook", "train.py")
                 f"`{word.partition('=')[0]}` after train.py would go to the script",
             )
             for word in AFTER_THE_SCRIPT
+        ),
+        *(
+            ({"train.py": OWN_PARSER}, (*command, "train.py", *typed), 2, said)
+            for command in (("launch", "--dry-run"), PLAN)
+            for typed, said in (
+                (("--n_layers", "2"), "did you mean `--n_layer`?"),
+                (("--btach_size=4",), "did you mean `--batch_size`?"),
+                (("--batch_size", "4", "--zzz"), "no option `--zzz`: its parser ends"),
+            )
+        ),
+        # The beginning of an option is one, and a word with a space none.
+        *(
+            ({"train.py": OWN_PARSER}, (*PLAN, "train.py", *typed), 0, "")
+            for typed in (("--n_lay", "2", "--local_rank=0"), ("--", "--n_layers"), ("--n s",))
+        ),
+        # Not all of the parser is seen, or it takes any word.
+        *(
+            (
+                {"train.py": OWN_PARSER.replace(*change)},
+                (*PLAN, "train.py", "--n_layers", "2"),
+                0,
+                "",
+            )
+            for change in UNSEEN_PARTS
         ),
         (
             {"ds_config_zero0.json": "{}"},

@@ -28,7 +28,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
             "show the config and the command, and start nothing",
         ),
         ("zerowiz launch train.py", "write the config, and train"),
-        ("zerowiz launch --stage zero2 train.py", "choose the strategy yourself"),
+        ("zerowiz launch --stage 2 train.py", "choose the strategy yourself"),
     ),
     "machine": (
         ("zerowiz machine", "show this machine"),

@@ -143,12 +143,17 @@ def test_force_is_not_offered_for_a_config_that_cannot_be_read(here: Run, folder
     assert (6, False) == (result.code, "--force" in result.hints)
 
 
+# A machine that is not there either is said after it.
+NOWHERE = ("--machine", "nothing.json")
+
+
+@pytest.mark.parametrize("words", [LAUNCH, ("init", "--yes", *NOWHERE), ("plan", *NOWHERE)])
 @pytest.mark.parametrize("name", ["nothing.json", "nothing.yaml"])
 @pytest.mark.usefixtures("script")
 def test_a_config_that_is_not_there_has_a_hint_that_a_launch_can_follow(
-    here: Run, name: str
+    here: Run, name: str, words: tuple[str, ...]
 ) -> None:
-    result = here(*LAUNCH, "--config", name, "train.py")
+    result = here(*words, "--config", name, "train.py")
     assert (2, f"config `{name}` does not exist") == (result.code, result.problem)
     assert "stdin" not in result.hints
     assert "remove `--config` to let zerowiz write the config" in result.hints

@@ -316,6 +316,18 @@ def test_a_dot_in_a_name_makes_no_path() -> None:
     [
         (top('"notes": 1'), "notes", "DeepSpeed ignores the key", "remove it"),
         (
+            top('"gradient_cliping": 1'),
+            "gradient_cliping",
+            "DeepSpeed ignores the key, and has this value of `gradient_clipping` by default",
+            "rename it to `gradient_clipping`",
+        ),
+        (
+            top('"gradient_cliping": 0.5'),
+            "gradient_cliping",
+            "DeepSpeed ignores the key",
+            "rename it to `gradient_clipping`",
+        ),
+        (
             zero(2, '"notes": 1'),
             "zero_optimization.notes",
             "DeepSpeed rejects a config with an unknown key in this section",
@@ -366,6 +378,18 @@ def test_a_finding_says_what_becomes_of_this_very_config(
     assert [(why, fix)] == [
         (each.why, each.fix) for each in found(text, DEEPSPEED) if each.key == key
     ]
+
+
+@pytest.mark.parametrize(
+    ("reader", "why"),
+    [(HF, "the Trainer fails"), (ACCELERATE, "a loop trains"), (LINTER_DEEPSPEED, "a loop trains")],
+)
+def test_what_becomes_of_a_script_that_disagrees_is_that_of_its_loop(
+    reader: Integration, why: str
+) -> None:
+    text = top('"train_micro_batch_size_per_gpu": 8').replace('"train_batch_size": 8, ', "")
+    findings = found(text, Context(integration=reader, settings=SETTINGS))
+    assert [True] == [why in each.why for each in findings if each.rule.code == "ZW701"][:1]
 
 
 @pytest.mark.parametrize("value", ["[]", "7"])

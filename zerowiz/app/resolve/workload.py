@@ -1,6 +1,7 @@
 """Settle what a rank of the job trains with: as options, the script and a config say."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, cast
 
 from msgspec import Struct
@@ -11,7 +12,7 @@ from zerowiz.core.command_words import flags
 from zerowiz.core.decision.job import native_precision
 from zerowiz.core.dsconfig.own_config import UserConfig
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
+from zerowiz.core.script.arguments import LOCAL_RANK_FLAG, unknown_word
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import AddedWords, ScriptRun, ScriptSettings
 from zerowiz.core.settings import HYPERPARAMETERS, LEARNING, Origin, SettingValue, as_typed
@@ -55,13 +56,14 @@ def check_accounting(options: Options) -> None:
 
 
 def check_words(script: ScriptRun) -> None:
-    """Check that no option of zerowiz follows the script, which alone would read it.
+    """Check that the script takes the words after it, and that no option of zerowiz is among them.
 
     Args:
         script: The script as it is run.
 
     Raises:
-        UsageError: One does, and the script has no such option of its own.
+        UsageError: One is, and the script has no such option of its own; or its parser, which is
+            seen whole, ends it at a word.
     """
     facts, words = script.facts, script.words
     sees_all = facts.parser.complete and bool(facts.parser.options)
@@ -76,6 +78,14 @@ def check_words(script: ScriptRun) -> None:
             f"{named} after {facts.path} would go to the script",
             f"put {named} before {facts.path}",
             f"or put `--` before `{misplaced[0]}` if the script reads it",
+        )
+    unknown = unknown_word(facts.parser, words)
+    if unknown is not None:
+        spelled = [flag for option in facts.parser.options for flag in option.flags]
+        near = get_close_matches(unknown, spelled, n=1)
+        raise UsageError(
+            f"{facts.path} has no option `{unknown}`: its parser ends the job there",
+            f"did you mean `{near[0]}`?" if near else f"remove it, or add it to {facts.path}",
         )
 
 

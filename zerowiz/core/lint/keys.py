@@ -583,6 +583,10 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Finding | None:
             fix = f"move it into `{section.path}.params`, or remove it"
     # An error where the right key is not there, so that its default counts.
     is_lost = meant is not None and is_sure and _is_lost(config, meant, entry.value)
+    because = "DeepSpeed ignores the key"
+    default = meant.default if meant is not None and is_sure else None
+    if meant is not None and default is not None and json.loads(default) == entry.value:
+        because += f", and has this value of `{meant.path}` by default"
     finding = entry.found(
         rule,
         message,
@@ -590,7 +594,7 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Finding | None:
         severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
         because="DeepSpeed rejects a config with an unknown key in this section"
         if refused
-        else "DeepSpeed ignores the key",
+        else because,
         edits=edits,
     )
     return config.if_built(finding) if guess and rule is UNKNOWN_KEY else finding

@@ -385,6 +385,12 @@ def _kind_of_job(config: Config) -> Mapping[str, object]:
 # Find values that the script contradicts.
 
 
+_OF_LOOP = (
+    "nothing compares the two: a loop trains the micro-batch that it draws, and DeepSpeed takes all"
+    " else from the config"
+)
+
+
 def check_against_script(config: Config) -> Iterator[Finding]:
     """What the Trainer compares (transformers, HfTrainerDeepSpeedConfig.fill_match)."""
     is_trainer = config.context.integration is Integration.HF
@@ -407,6 +413,7 @@ def check_against_script(config: Config) -> Iterator[Finding]:
             f"`{label}` is {here} here and {there} in {source}",
             fix,
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
+            because=None if is_trainer else _OF_LOOP,
         )
 
 

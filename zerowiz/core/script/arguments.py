@@ -133,6 +133,8 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
     """TrlParser's `--config`: a file of defaults."""
     strict: bool = False
     """Whether it is seen that the script refuses a word that none of `options` spells."""
+    of_script: bool = False
+    """Whether it is strict, and no release of a library decides which options it has."""
 
     def spells(self, flag: str) -> bool:
         """Whether an option has exactly this spelling."""
@@ -254,6 +256,24 @@ def _each_option(
         for option in meant:
             given = _take(option, word, after) if certain else Given(written=(word,), value=None)
             yield index, option, given
+
+
+def unknown_word(parser: ScriptParser, words: tuple[str, ...]) -> str | None:
+    """The first long option among these words that surely ends the script; None for none.
+
+    Example:
+        >>> steps = Option(flags=("--max_iters",), dest="max_iters")
+        >>> parser = ScriptParser(options=(steps,), of_script=True)
+        >>> unknown_word(parser, ("--max_iter", "3")), unknown_word(parser, ("--max-iters=3",))
+        (None, '--max-iters')
+    """
+    # zerowiz and DeepSpeed's launcher hand these over themselves, and every parser has its help.
+    known = ("--help", "--deepspeed", "--deepspeed_config", LOCAL_RANK_FLAG)
+    own = words[: words.index("--")] if "--" in words else words
+    # To argparse a word with a space in it is a value.
+    flags = (word.partition("=")[0] for word in own if word.startswith("--") and " " not in word)
+    unknown = (flag for flag in flags if not parser.find(flag) and not _may_mean(flag, known))
+    return next(unknown, None) if parser.of_script else None
 
 
 def missing_arguments(parser: ScriptParser, words: tuple[str, ...]) -> tuple[Option, ...]:

@@ -405,7 +405,10 @@ def command_line(source: Source) -> CommandLine:
         config_flag="--config" if source.calls_to("trl", "TrlParser") else None,
     )
     flags = {flag for option in parser.options for flag in option.flags}
-    parser = replace(parser, strict=parser.complete and _is_strict(source, flags))
+    is_strict = parser.complete and _is_strict(source, flags)
+    by_release = bool(fired) or any(arguments.of_library for arguments in known)
+    of_script = is_strict and not by_release and not any(map(_takes_others, source.calls))
+    parser = replace(parser, strict=is_strict, of_script=of_script)
     if not (shows_options and _may_require(source)):
         parser = replace(parser, options=_optional(parser.options))
     training = next((arguments for arguments in known if arguments.is_training), None)
@@ -446,6 +449,15 @@ def _is_strict(source: Source, flags: Collection[str]) -> bool:
         )
         and not _edits_words(source)
         and not looks_for_rank
+    )
+
+
+def _takes_others(call: FunctionCall) -> bool:
+    """Whether a call makes a parser take words of other parsers, or of none."""
+    nargs = call.keyword("nargs")
+    rest = nargs is not None and (last_name(nargs) or literal(nargs, call.scope))
+    return rest in {"REMAINDER", "PARSER", "...", "A..."} or (
+        call.method == "add_parser" and call.keyword("parents", "prefix_chars") is not None
     )
 
 
