@@ -81,7 +81,9 @@ def keeps_edits(config: str, edited: str, edits: Sequence["KeyEdit"]) -> str:
         edited: The path of the one with the edits.
         edits: Those that it keeps.
     """
-    keys = listing(f"`{edit.key}`" for edit in edits)
+    # A text may be a secret.
+    numbers = (json.dumps(e.value) if isinstance(e.value, int | float) else "" for e in edits)
+    keys = listing(f"`{e.key}` {n}".rstrip() for e, n in zip(edits, numbers, strict=True))
     if config == edited:
         return _("`{config}` keeps your edits: {keys}", config=config, keys=keys)
     return _(
