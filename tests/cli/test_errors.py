@@ -302,21 +302,28 @@ def test_a_config_with_a_number_of_any_length_is_planned(
     assert f"ZeRO-{stage} does not fit 7b" in result.problem
 
 
-def test_a_script_that_disagrees_with_a_config_is_named(here: Run, scripts: Path) -> None:
+def test_a_loop_that_disagrees_with_a_config_is_planned_as_it_trains(
+    here: Run, scripts: Path
+) -> None:
     own = '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}'
     (scripts / "own.json").write_text(own)
     loop = CONFIG_ARGUMENTS.replace("--batch", "--micro_batch").replace("default=2", "default=4")
     (scripts / "loop.py").write_text(loop)
-    words = ("launch", "--dry-run", *ERRORS_CPU, "--config", "own.json", "loop.py")
-    result = here(*words, "--micro_batch", "4")
-    assert 2 == result.code
-    assert "the script conflicts with `own.json`" in result.problem
-    assert "`--micro_batch 4` after the script says 4, the config 2" in result.problem
-    assert "`--micro_batch 2`" in result.hints
-    # A default of its parser takes the config's value.
-    by_default = here(*words)
-    assert 0 == by_default.code
-    assert "loop.py --micro_batch 2 " in " ".join(by_default.stdout.replace("\\\n", "").split())
+    words = (
+        "plan",
+        "--machine",
+        "2xA100-80GB",
+        "--model",
+        "10m",
+        "--config",
+        "own.json",
+        "loop.py",
+    )
+    for typed, source in ((("--micro_batch", "6"), "6 by `--micro_batch 6`"), ((), "4 by the")):
+        result = here(*words, *typed)
+        assert 0 == result.code
+        assert f"(micro-batch 2 there, {source}" in " ".join(result.stderr.split())
+        assert "adds after the script" not in result.stderr
 
 
 def test_no_script_anywhere_is_a_preflight_failure(here: Run) -> None:

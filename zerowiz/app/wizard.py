@@ -694,6 +694,7 @@ def plan_init(
     """
     command, wanted = _understand(script, script_args, options, wanted, reporter)
     options = command.options
+    machine = find_machine(options, os.environ, reporter=reporter)
     path = run = None
     if not wanted.no_script:
         path = command.script or only_script([*find_scripts(Path())]) or DEFAULT_SCRIPT
@@ -705,7 +706,6 @@ def plan_init(
             _("without a script, zerowiz cannot see which model is trained"),
             _("set it with `$model`"),
         )
-    machine = find_machine(options, os.environ, reporter=reporter)
     check_own_config(options, machine, run, reporter)
     if run is not None:
         options = answer_for(options, run, None)

@@ -147,7 +147,7 @@ def test_force_is_not_offered_for_a_config_that_cannot_be_read(here: Run, folder
 NOWHERE = ("--machine", "nothing.json")
 
 
-@pytest.mark.parametrize("words", [LAUNCH, ("init", "--yes", *NOWHERE), ("plan", *NOWHERE)])
+@pytest.mark.parametrize("words", [LAUNCH, ("launch", *NOWHERE), ("plan", *NOWHERE)])
 @pytest.mark.parametrize("name", ["nothing.json", "nothing.yaml"])
 @pytest.mark.usefixtures("script")
 def test_a_config_that_is_not_there_has_a_hint_that_a_launch_can_follow(
