@@ -221,13 +221,22 @@ def _why(decision: Decision) -> str:
 
 def _faster(decision: Decision) -> Iterator[str]:
     """What of the fitting ones is faster, and how to have it, or why it does not count."""
-    own = None if decision.chosen is None else decision.chosen.step_time
-    if own and (other := decision.faster) is not None and other.step_time is not None:
-        yield _(
-            "{name} is {times} faster with less room: `$objective fastest` takes it",
-            name=_(other.strategy.short_words),
-            times=times_faster(own.expected_seconds, other.step_time.expected_seconds),
-        )
+    chosen = decision.chosen
+    own = None if chosen is None else chosen.step_time
+    if chosen and own and (other := decision.faster) is not None and other.step_time is not None:
+        name = _(other.strategy.short_words)
+        times = times_faster(own.expected_seconds, other.step_time.expected_seconds)
+        if other.device_bytes <= chosen.device_bytes:
+            # The flowchart does not take it over a slow link.
+            yield _(
+                "{name} is {times} faster: `$objective fastest` takes it", name=name, times=times
+            )
+        else:
+            yield _(
+                "{name} is {times} faster with less room: `$objective fastest` takes it",
+                name=name,
+                times=times,
+            )
         return
     timed = {
         e.step_time.expected_seconds: e
