@@ -162,6 +162,7 @@ _IN_4_BITS = "a `quantization_config` of `BitsAndBytesConfig(load_in_4bit=True)`
 _EDITS: Mapping[tuple[str, object], str] = {
     **{("loss", loss.value): _(row.edit) for loss, row in LOSS_ROWS.items() if row.edit},
     ("attention", "sdpa"): _('load the model with `attn_implementation="sdpa"`'),
+    ("sequence_parallel", None): _("add `position_ids` to each batch"),
 }
 
 
@@ -176,7 +177,10 @@ class RemedyFinder:
         self.options, self.script = resolved.options, resolved.script
 
     def find(self, decision: Decision) -> tuple[Remedy, ...]:
-        """The remedies that can be taken, then those that only a change of the script makes."""
+        """The remedies that can be taken, then those that only a change of the script makes.
+
+        Those that cost anything of what somebody said stand last.
+        """
         if decision.chosen is not None and decision.chosen.verdict is Verdict.FITS:
             return ()
         from zerowiz.core.decision.remedies import (  # noqa: PLC0415 - as above
@@ -184,20 +188,23 @@ class RemedyFinder:
             find_edits,
             find_remedies,
         )
+        from zerowiz.core.decision.remedy_table import takes_back  # noqa: PLC0415 - as above
 
+        kept = frozenset(self._kept())
         scope = RemedyScope(
             takes=self._reaches,
             gpus=read_gpu_table(),
             models=read_known_models,
             complete=self._complete,
             typed=self._typed,
-            kept=frozenset(self._kept()),
+            kept=kept,
         )
         takeable = tuple(map(self._with_batch, find_remedies(decision, scope)))
         if self.script is None:
             return takeable
-        edits = (replace(e, edit=self._edit(e)) for e in find_edits(decision, scope))
-        return (*takeable, *edits)
+        found = (replace(e, change=self._restated(e.change)) for e in find_edits(decision, scope))
+        edits = [replace(e, edit=self._edit(e)) for e in found]
+        return tuple(sorted((*takeable, *edits), key=lambda remedy: takes_back(remedy, kept)))
 
     def _kept(self) -> Iterator[str]:
         """The settings that somebody said, in options, a config or the script."""
@@ -265,7 +272,12 @@ class RemedyFinder:
         return change, chosen
 
     def _restated(self, change: Change) -> Change:
-        """The change with what was said of other links before, and with all nodes that it needs."""
+        """The change with what was said of other links before, and with all nodes that it needs.
+
+        The split of a global batch that stays is not typed: zerowiz finds it again.
+        """
+        if self.resolved.freedom.split and "sequence_parallel" in change:
+            change = {n: value for n, value in change.items() if n != "accumulation_steps"}
         interconnect = self.options.interconnect
         text = change.get("interconnect")
         if "machine" in change:
@@ -309,7 +321,7 @@ class RemedyFinder:
             self._request({name: value})
         except ZerowizError as error:
             return error.hints[0] if error.hints else error.message
-        edit = _EDITS.get((name, value))
+        edit = _EDITS.get((name, value)) or _EDITS.get((name, None))
         if edit is None:
             return _(
                 "train as `${name} {value}` says in `{path}`", name=name, value=value, path=path
@@ -755,7 +767,8 @@ def next_words(
     """
     command = "launch" if script is not None and is_here(machine) else "init"
     shown = replace(options, as_json=False, quiet=False)
-    return ["zerowiz", command, *as_words(shown), *((script, *script_args) if script else ())]
+    ran = (script, *script_args) if script else ("--no-script",)
+    return ["zerowiz", command, *as_words(shown), *ran]
 
 
 @contextmanager

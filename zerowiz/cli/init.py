@@ -9,6 +9,7 @@ import typer
 
 from zerowiz.app.answers_file import ask_anew
 from zerowiz.app.decide import NAME as JOB_FILE
+from zerowiz.app.decide import Plan
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import FileUse, Layers, Options, TakesScript, as_words
 from zerowiz.app.wizard import ask_init, plan_init
@@ -24,8 +25,10 @@ from zerowiz.app.wizard_plan import (
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.core.launch.secrets import hide_secrets
+from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.script.programs import ProgramFile
 from zerowiz.core.structs import replace
+from zerowiz.core.workload import SETTINGS, Precision
 from zerowiz.errors import UsageError
 from zerowiz.translation import _
 from zerowiz.ui import show
@@ -102,6 +105,18 @@ def _check_options(options: Options, *, launch: bool) -> None:
             )
 
 
+def _trainer_fields(plan: Plan) -> dict[str, object]:
+    """What the plan rests on, as TrainingArguments say it."""
+    step = plan.resolved.job.workload
+    named = ("micro_batch", "accumulation_steps", "gradient_checkpointing")
+    fields = {SETTINGS[name].trainer_fields[0]: getattr(step, name) for name in named}
+    if step.precision is not Precision.FP32:
+        fields[step.precision.value] = True
+    if LOSS_ROWS[step.loss].has_liger:
+        fields["use_liger_kernel"] = True
+    return fields
+
+
 def _show_next(planned: InitPlan) -> None:
     """The command that goes on, the one that needs no wizard, and the machine that they run on."""
     options, machine = planned.plan.options, planned.plan.resolved.job.machine
@@ -116,7 +131,8 @@ def _show_next(planned: InitPlan) -> None:
     run = planned.plan.script
     if planned.script is None or run is None:
         words = ["zerowiz", "init", "--yes", *as_words(planned.plan.options), "--no-script"]
-        show.config_alone(planned.config_path, words, sys.stdout)
+        fields = {"deepspeed": planned.config_path, **_trainer_fields(planned.plan)}
+        show.config_alone(fields, words, sys.stdout)
         return
     job_file = next((f.path for f in planned.files if Path(f.path).name == JOB_FILE), None)
     if job_file is not None:

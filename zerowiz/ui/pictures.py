@@ -492,7 +492,10 @@ def _strategy_cells(
     decision: Decision, group: Sequence[StrategyEstimate], *, is_timed: bool
 ) -> Line:
     """What a row says of one strategy, or of several: from the least to the most."""
-    best = min(group, key=lambda e: (not e.runs, not e.is_host_unknown, e.lacking_bytes))
+    best = min(
+        group,
+        key=lambda e: (not e.is_sure, not e.runs, not e.is_host_unknown, e.lacking_bytes),
+    )
     name, is_chosen = _(best.strategy.short_words), best is decision.chosen
     needs, free = _needed(best), bare_gib(best.headroom_bytes)
     rate = "-" if is_timed else ""
@@ -507,7 +510,7 @@ def _strategy_cells(
         if rate not in {"", "-"} and times:
             rate = f"<{rate_of(min(times, key=lambda time: time.expected_seconds))}"
     elif best.is_host_unknown:
-        verdict = _("host unknown, {gib}", gib=whole_gib(best.host.running_bytes))
+        verdict = _("host unknown, {gib}", gib=whole_gib(best.host.peak_bytes))
     if is_chosen:
         word = _("chosen") if decision.constraints.pinned else _("recommended")
         verdict = word if best.verdict is Verdict.FITS else listing([word, verdict])

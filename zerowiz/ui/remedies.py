@@ -70,7 +70,7 @@ def _strategy(remedy: Remedy) -> Strategy:
 
 # By a setting, and the value that it is changed to where only one costs so.
 _COSTS: Mapping[tuple[str, str | None], str] = {
-    ("optimizer_state_dtype", None): _("fewer digits"),
+    ("optimizer_state_dtype", None): _("bf16 master weights: small updates may be lost"),
     ("precision", None): _("fewer digits"),
     ("sequence_tokens", None): _("shorter sequences"),
     ("method", "lora"): _("trains adapters only"),

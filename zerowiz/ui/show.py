@@ -323,7 +323,7 @@ def besides(
 ) -> list[Paragraph]:
     """What is known of a choice besides, what says least of it first."""
     texts: list[Paragraph] = []
-    if offloads := [e.host.running_bytes for e in decision.evaluated if e.is_host_unknown]:
+    if offloads := [e.host.peak_bytes for e in decision.evaluated if e.is_host_unknown]:
         words = _("unknown; offload needs {least} (`$host_memory`)", least=whole_gib(min(offloads)))
         texts.append((_("host memory: "), words, Colour.DIM))
     texts += [("", words, None) for words in sentences.remarks(decision)]
@@ -494,20 +494,20 @@ def submit(job_file: str, elsewhere: str | None, stream: TextIO) -> None:
         )
 
 
-def config_alone(config_path: str, again: Sequence[str], stream: TextIO) -> None:
+def config_alone(fields: Mapping[str, object], again: Sequence[str], stream: TextIO) -> None:
     """How a script gets a config that was written without one.
 
     Args:
-        config_path: The config.
+        fields: Of TrainingArguments: the config, and what the plan rests on beside it.
         again: The command that writes it again.
         stream: Where it is shown.
     """
     say(
         stream,
         _(
-            'next: give it to your Trainer, as TrainingArguments(deepspeed="{config_path}"); once'
-            " you have a script, `zerowiz launch SCRIPT` plans with what it sets",
-            config_path=config_path,
+            "next: give it to your Trainer, as TrainingArguments({fields}); once you have a script,"
+            " `zerowiz launch SCRIPT` plans with what it sets",
+            fields=", ".join(f"{name}={value!r}" for name, value in fields.items()),
         ),
         hang=cells(_("next: ")),
     )

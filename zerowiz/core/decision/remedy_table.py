@@ -232,9 +232,13 @@ def worth_offering(
             continue
         offered = [other for other in offered if not _is_dominated(other, remedy)]
         offered.append(remedy)
-    costly = kept & _COSTS.keys()
-    offered.sort(key=lambda remedy: (not costly.isdisjoint(remedy.change), price_of(remedy)))
+    offered.sort(key=lambda remedy: (takes_back(remedy, kept), price_of(remedy)))
     return tuple(offered)
+
+
+def takes_back(remedy: Remedy, kept: frozenset[str]) -> bool:
+    """Whether it costs anything of these settings, which somebody said."""
+    return any(name in kept and name in _COSTS for name in remedy.change)
 
 
 # A run that takes so many times as long is paid for like other hardware.
