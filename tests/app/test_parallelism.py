@@ -328,7 +328,25 @@ def test_a_global_batch_below_the_gpus_wants_them_to_share(here: Run) -> None:
     planned = json.loads(here("plan", "--json", *said, "--sequence-parallel", "2").stdout)
     assert 1 == planned["workload"]["accumulation_steps"]
     typed = here("plan", *EIGHT_H100, "--seq-len", "262144", *AUTO).stdout
-    assert typed.rstrip().endswith("--sequence-parallel auto")
+    assert typed.rstrip().endswith("--sequence-parallel auto --no-script")
+
+
+def test_what_helps_a_script_is_typed_as_it_says_and_cuts_what_was_said_last(
+    here: Run, folder: Path
+) -> None:
+    (folder / "plain.py").write_text(trainer())
+    long = (*EIGHT_H100, "--seq-len", "131072")
+    words = ("plain.py", "--bf16", "--gradient_checkpointing", "--output_dir", "o")
+    offered = json.loads(here("plan", "--json", *long, *words).stdout)["remedies"]
+    changes = [remedy["change"] for remedy in offered]
+    shared = offered[changes.index({"--sequence-parallel": 8})]
+    assert "add `position_ids` to each batch in `plain.py`" == shared["edit"]
+    cut = [bool({"--seq-len", "--machine", "--model"} & change.keys()) for change in changes]
+    assert (True, False) == (any(cut), cut[0])
+    assert sorted(cut) == cut
+    (folder / "plain.py").write_text(trainer("# position_ids are in the data"))
+    then = json.loads(here("plan", "--json", *long, "--sequence-parallel", "8", *words).stdout)
+    assert shared["strategy"] == then["chosen"]
 
 
 def test_auto_settles_the_words_of_a_script(here: Run, folder: Path) -> None:

@@ -436,9 +436,7 @@ def next_command(words: Sequence[str], stream: TextIO, host_memory: object = Non
         stream: Where to.
         host_memory: What it states of each node, which nobody has checked; None where nothing is.
     """
-    label = (
-        _("next (starts the job)") if "launch" in words[:2] else _("next (config only)")
-    )
+    label = _("next (starts the job)") if "launch" in words[:2] else _("next (config only)")
     if host_memory is not None:
         label = _("next, if each node has {amount} free", amount=host_memory)
     _commands({label: words}, stream)
