@@ -75,10 +75,10 @@ def test_the_step_that_is_chosen_is_said_in_a_line(here: Run, folder: Path) -> N
     words = (*CPU, "--memory-budget", "4GiB", "--model", "10m", "--seq-len", "2048")
     result = here("doctor", *words, "train.py")
     said = " ".join(result.stderr.split())
-    assert re.search(r"note: micro-batch \d+ x \d+ micro-steps, as the script's 8 x 1", said)
+    assert re.search(r"note: micro-batch \d+ x \d+, as the script's 8 x 1", said)
     assert "`--per_device_train_batch_size " in said
     kept = here("doctor", *words, "--micro-batch", "8", "train.py")
-    assert "micro-steps, as" not in kept.stderr
+    assert "as the script's 8 x 1" not in kept.stderr
 
 
 def test_without_a_script_it_is_the_one_that_launch_would_take(here: Run, folder: Path) -> None:

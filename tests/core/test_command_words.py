@@ -28,10 +28,8 @@ def texts() -> Iterator[tuple[Path, str]]:
 def test_every_setting_that_a_text_names_is_one() -> None:
     named = {(p.name, name) for p, text in texts() for name in NAMED.findall(text)}
     assert named
-    # `$schema` is a key of configs; a plan names a switch that is off by its setting.
-    assert {("keys.py", "schema"), ("show.py", "no_")} == {
-        each for each in named if each[1] not in flags()
-    }
+    # `$schema` is a key of configs.
+    assert {("keys.py", "schema")} == {each for each in named if each[1] not in flags()}
 
 
 def test_core_names_no_flag_but_in_the_rows() -> None:
@@ -49,6 +47,7 @@ def test_core_names_no_flag_but_in_the_rows() -> None:
         ("launch/job_nodes.py", "--hostfile"),
         ("launch/other_launchers.py", "--module"),
         ("launch/plan.py", "--module"),
+        ("script/config_delivery.py", "--force"),
     } == {each for each in found if each[0] != "launch/sbatch.py"}
 
 
