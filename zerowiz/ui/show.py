@@ -86,12 +86,15 @@ def _words(value: object) -> str:
     return str(value)
 
 
-def _settings(job: Job) -> Iterator[str]:
+def _settings(job: Job, *, names_optimizer: bool = True) -> Iterator[str]:
     """What is said of a step besides how much it trains on."""
     step = job.workload
     yield step.precision
-    optimizer = _(OPTIMIZERS[step.optimizer].title)
-    yield _("{optimizer} ({states} states)", optimizer=optimizer, states=job.state_format)
+    if names_optimizer:
+        optimizer = _(OPTIMIZERS[step.optimizer].title)
+        yield _("{optimizer} ({states} states)", optimizer=optimizer, states=job.state_format)
+    else:
+        yield _("{states} states", states=job.state_format)
     if step.method is not Method.FULL:
         yield step.method
     yield (
@@ -314,7 +317,7 @@ def plan(
         assumed: What nobody said, a clause each; None where that is said elsewhere.
         script: What says the rest, where you do not.
     """
-    answers(decision, stream, learning, with_machine=True)
+    answers(decision, stream, learning, with_machine=True, with_sources=assumed is None)
     paragraphs(besides(decision, assumed, script), stream, None)
 
 
@@ -362,12 +365,32 @@ def _option(job: Job, clause: str) -> str | None:
 
 
 def answers(
-    decision: Decision, stream: TextIO, learning: str, *, with_machine: bool = False
+    decision: Decision,
+    stream: TextIO,
+    learning: str,
+    *,
+    with_machine: bool = False,
+    with_sources: bool = False,
 ) -> None:
-    """The step, the answers of the flowchart, every strategy, and the choice."""
+    """The step, the answers of the flowchart, every strategy, and the choice.
+
+    Args:
+        decision: What was decided.
+        stream: Where to.
+        learning: How the model learns, in words; empty where nobody sees that.
+        with_machine: Whether the machine and the model are named.
+        with_sources: Whether `learning` has the optimizer, and what says each part of it.
+    """
     job = decision.job
-    head = [*_settings(job), *([learning] if learning else [])]
-    parts = [listing(head), _split(job)]
+    parts = [_split(job)]
+    if with_sources:
+        parts = [
+            listing(_settings(job, names_optimizer=not learning)),
+            *filter(None, [learning]),
+            *parts,
+        ]
+    else:
+        parts = [listing(filter(None, [*_settings(job), learning])), *parts]
     if with_machine:
         named = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
         parts = [*named, *parts]

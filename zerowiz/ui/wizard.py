@@ -170,5 +170,5 @@ class WizardReporter(TerminalLaunchReporter):
         del remedies  # They are a menu.
         if not self.quiet:
             with suppress(OSError):
-                show.answers(decision, self.stream, learning)
+                show.answers(decision, self.stream, learning, with_sources=True)
                 paragraphs(show.besides(decision), self.stream, None)
