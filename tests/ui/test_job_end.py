@@ -57,6 +57,11 @@ def test_the_rank_that_failed_first_has_the_last_word() -> None:
     assert text.endswith("  | a\n  | b\n")
 
 
+def test_of_a_job_that_was_stopped_no_rank_is_to_blame() -> None:
+    text = said(JobEnd(status=130, cause=Cause.STOPPED, first=FIRST))
+    assert "attempt 2 (ZeRO-2) ended with status 130: it was asked to stop" == text.strip()
+
+
 def test_the_last_lines_of_a_rank_steer_no_terminal_and_leave_their_colours() -> None:
     first = replace(FIRST, tail=("\x1b[1;31mE\x1b[0m\tno room", "\x1b[2J\x1b]0;title\x07"))
     text = said(JobEnd(status=1, cause=Cause.FAILED, first=first))

@@ -51,7 +51,7 @@ _RESUMES_FROM: Mapping[ResumeFrom, str] = {
 
 
 def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> None:
-    """Which rank failed first, why, and the last that it said."""
+    """Which rank failed first, why, and the last that it said; of a stopped job, that it was."""
     sentence = _(
         "attempt {number} ({strategy}) ended with status {status}: {why}",
         number=number,
@@ -60,7 +60,7 @@ def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> Non
         why=_why(end),
     )
     first = end.first
-    if first is None:
+    if first is None or end.cause is Cause.STOPPED:
         say(stream, "", sentence)
         return
     say(

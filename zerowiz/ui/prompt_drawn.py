@@ -184,7 +184,7 @@ class DrawnQuestion:
             "<sigint>": (True, lambda event: event.app.exit(exception=KeyboardInterrupt)),
             "tab": (menu, lambda event: event.app.exit(result=_TYPES) if is_path else None),
             "enter": (Condition(lambda: self._has_no_hit), lambda _event: None),
-            "?": (bool(question.more), self._toggle_more),
+            "?": (True if question.more else menu, self._toggle_more),
         }
         for key, (when, press) in pressed.items():
             # With another behind it, in one read, Esc is Alt.
