@@ -259,3 +259,15 @@ def test_what_is_left_without_the_tokens_does_not_depend_on_them() -> None:
         return estimate.peak_bytes - estimate.of_tokens_bytes
 
     assert left(16384) == left(65536)
+
+
+def test_launches_on_two_gpus_learned_the_same_with_and_without_sharing() -> None:
+    """As docs/guides/long-sequences.md says; TRL's SFT had the samples of the Trainer."""
+    path = TESTS / "measured" / "shared" / "2026-11-h200-x2-launches.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    alone = {row["script"]: row for row in rows if row["sequence_parallel"] == 1}
+    for row in rows:
+        other = alone.get(row["script"], alone["Trainer"])
+        assert 1024 == row["tokens"] * row["sequence_parallel"]
+        assert 4 == row["global_batch"]
+        assert row["losses"] == pytest.approx(other["losses"], abs=2e-4)
