@@ -273,8 +273,8 @@ LAUNCHED = {"config_path": "c.json", "command": ("deepspeed", "t.py"), "env": {"
 def test_a_plan_says(
     plan: Callable[[], Any], expected: Mapping[tuple[str | int, ...], object]
 ) -> None:
-    told = plan()
-    assert expected == {keys: reduce(getitem, keys, told) for keys in expected}
+    planned = plan()
+    assert expected == {keys: reduce(getitem, keys, planned) for keys in expected}
 
 
 def test_a_question_without_a_strategy_has_no_numbers() -> None:

@@ -447,7 +447,7 @@ def require_strategy(plan: Plan) -> Strategy:
 
 # Find a global batch that is not what it was, with a way to keep it that was tried.
 
-_PARTS_OF_BATCH = ("micro_batch", "accumulation_steps")
+_PARTS_OF_BATCH = tuple(assumptions.PARTS_OF_BATCH)
 _OF_BATCH = (*_PARTS_OF_BATCH, "sequence_parallel")
 _OWN = frozenset({Origin.SCRIPT, Origin.CONFIG})
 
@@ -817,7 +817,7 @@ def find_machine_change(plan: Plan) -> MachineChange | None:
 
 # Plan the file that trains the decided job on a SLURM cluster.
 
-NAME = "job.sbatch"
+JOB_FILE = "job.sbatch"
 # Of the templates: a job that is queued again goes on, and saves when its time is up.
 _RESUMES_FROM = (RESUME, "--save_on_signal")
 
@@ -846,7 +846,7 @@ def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
     virtual = sys.prefix != sys.base_prefix
     resuming = [flag for flag in _RESUMES_FROM if script.facts.parser.spells(flag)]
     missing = [flag for flag in resuming if flag not in script.words]
-    path = str((on_node.output_dir or Path()) / NAME)
+    path = str((on_node.output_dir or Path()) / JOB_FILE)
     job = JobScript(
         nodes=machine.nodes,
         ranks=len(machine.gpus),

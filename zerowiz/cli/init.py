@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.answers_file import ask_anew
-from zerowiz.app.decide import NAME as JOB_FILE
-from zerowiz.app.decide import Plan
+from zerowiz.app.decide import JOB_FILE, Plan
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import FileUse, Layers, Options, TakesScript, as_words
 from zerowiz.app.wizard import ask_init, plan_init
@@ -113,7 +112,7 @@ def _trainer_fields(plan: Plan) -> dict[str, object]:
     if step.precision is not Precision.FP32:
         fields[step.precision.value] = True
     if LOSS_ROWS[step.loss].has_liger:
-        fields["use_liger_kernel"] = True
+        fields[SETTINGS["loss"].trainer_fields[0]] = True
     return fields
 
 

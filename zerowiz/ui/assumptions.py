@@ -138,7 +138,7 @@ def global_batch(batch: "BatchChange") -> str:
     )
 
 
-_PARTS_OF_BATCH = {
+PARTS_OF_BATCH = {
     "micro_batch": N_("micro-batch"),
     "accumulation_steps": N_("accumulation"),
 }
@@ -161,7 +161,7 @@ def differs_from_config(
     said = (
         _(
             "{name} {there} there, {value} by {source}",
-            name=_(_PARTS_OF_BATCH[name]),
+            name=_(PARTS_OF_BATCH[name]),
             there=there,
             value=script.value,
             source=script.source,

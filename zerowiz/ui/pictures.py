@@ -35,6 +35,7 @@ from zerowiz.core.workload import SETTINGS, Accounting, Workload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui import sentences
 from zerowiz.ui.text import (
+    HANG,
     Cell,
     Colour,
     Line,
@@ -552,7 +553,6 @@ _RULE_OF_THUMB_LEGEND = _(
     "This is the usual rule of thumb; by default DeepSpeed needs more: remove `--accounting"
     " textbook` to count what it allocates"
 )
-_HANG = 2
 
 
 def table(decision: Decision, stream: TextIO) -> None:
@@ -560,13 +560,13 @@ def table(decision: Decision, stream: TextIO) -> None:
     machine = decision.job.machine
     budget = gib(decision.job.gpu_budget_bytes)
     title = _("Sizes in GiB, times in seconds; the budget of each GPU is {budget}", budget=budget)
-    say(stream, on_device(title, machine), hang=_HANG)
+    say(stream, on_device(title, machine), hang=HANG)
     rows = [
         _strategy_row(evaluated, is_chosen=evaluated is decision.chosen)
         for evaluated in decision.evaluated
     ]
     show_rows(stream, [*rows[0]], [[*row.values()] for row in rows], _LEAVING)
-    say(stream, "", on_device(_LEGEND, machine), hang=_HANG)
+    say(stream, "", on_device(_LEGEND, machine), hang=HANG)
 
 
 def _strategy_row(evaluated: StrategyEstimate, *, is_chosen: bool) -> Mapping[str, Cell]:
@@ -600,7 +600,7 @@ def rule_of_thumb_table(decision: Decision, stream: TextIO) -> None:
     rows = [_rule_of_thumb_row(evaluated) for evaluated in decision.evaluated]
     headings = ("strategy", *parts, total, "verdict")
     show_rows(stream, headings, rows, (parts[3], *parts[:3]))
-    say(stream, "", _RULE_OF_THUMB_LEGEND, hang=_HANG)
+    say(stream, "", _RULE_OF_THUMB_LEGEND, hang=HANG)
 
 
 def _rule_of_thumb_row(evaluated: StrategyEstimate) -> tuple[Cell, ...]:

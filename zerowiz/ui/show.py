@@ -23,11 +23,12 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Accounting, Method, Workload
-from zerowiz.translation import _, listing
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui import assumptions, pictures, sentences
 from zerowiz.ui.pictures import VERDICT_COLOURS
 from zerowiz.ui.pictures import flowchart as draw_flowchart
 from zerowiz.ui.text import (
+    HANG,
     LABEL_COLUMNS,
     Colour,
     Paragraph,
@@ -49,9 +50,6 @@ from zerowiz.ui.text import (
     whole_gib,
     wrap,
 )
-
-# Below a line that was folded, and before a row that is not marked.
-_HANG = 2
 
 # Show the files that a run would write.
 
@@ -202,7 +200,7 @@ def _fill(
     decision: Decision, stream: TextIO, *lines: str, marks: Mapping[str, Colour] | None = None
 ) -> None:
     """Lines that take as few of a screen as they can."""
-    _say(decision, stream, *lines, hang=_HANG, in_parts=False, marks=marks)
+    _say(decision, stream, *lines, hang=HANG, in_parts=False, marks=marks)
 
 
 def _say_answers(decision: Decision, stream: TextIO) -> None:
@@ -227,19 +225,15 @@ def _faster(decision: Decision) -> Iterator[str]:
     chosen = decision.chosen
     own = None if chosen is None else chosen.step_time
     if chosen and own and (other := decision.faster) is not None and other.step_time is not None:
-        name = _(other.strategy.short_words)
-        times = times_faster(own.expected_seconds, other.step_time.expected_seconds)
+        text = N_("{name} is {times} faster with less room: `$objective fastest` takes it")
         if other.device_bytes <= chosen.device_bytes:
             # The flowchart does not take it over a slow link.
-            yield _(
-                "{name} is {times} faster: `$objective fastest` takes it", name=name, times=times
-            )
-        else:
-            yield _(
-                "{name} is {times} faster with less room: `$objective fastest` takes it",
-                name=name,
-                times=times,
-            )
+            text = N_("{name} is {times} faster: `$objective fastest` takes it")
+        yield _(
+            text,
+            name=_(other.strategy.short_words),
+            times=times_faster(own.expected_seconds, other.step_time.expected_seconds),
+        )
         return
     timed = {
         e.step_time.expected_seconds: e
@@ -382,15 +376,9 @@ def answers(
         with_sources: Whether `learning` has the optimizer, and what says each part of it.
     """
     job = decision.job
-    parts = [_split(job)]
-    if with_sources:
-        parts = [
-            listing(_settings(job, names_optimizer=not learning)),
-            *filter(None, [learning]),
-            *parts,
-        ]
-    else:
-        parts = [listing(filter(None, [*_settings(job), learning])), *parts]
+    settings = listing(_settings(job, names_optimizer=not (with_sources and learning)))
+    said = [settings, *([learning] if learning else [])]
+    parts = [*(said if with_sources else [listing(said)]), _split(job)]
     if with_machine:
         named = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
         parts = [*named, *parts]
@@ -412,7 +400,7 @@ def strategies(decision: Decision, stream: TextIO) -> None:
     if decision.job.accounting is Accounting.TEXTBOOK:
         pictures.rule_of_thumb_table(decision, stream)
         return
-    heading, rows = pictures.strategy_lines(decision, columns_of(stream) - _HANG)
+    heading, rows = pictures.strategy_lines(decision, columns_of(stream) - HANG)
     marked = ("> " if decision.chosen in row.evaluated[:1] else "  " for row in rows)
     lines = (((mark, Colour.LABEL), *row.line) for mark, row in zip(marked, rows, strict=True))
     draw(((("  ", None), *heading), *lines), stream)

@@ -332,6 +332,8 @@ class CountedLines(io.StringIO):
         self._shown_on.flush()
 
 
+HANG = 2
+"""Spaces below a line that was folded, and before a row that is not marked."""
 Paragraph = tuple[str, str, Colour | None]
 """What it begins with, its words, and the colour of all; without one only the beginning is bold."""
 
@@ -362,14 +364,11 @@ def paragraphs(
         for mark, text, colour in shown:
             marks = {f"^{re.escape(mark.rstrip())}": Colour.LABEL} if colour is None else {}
             whole = {r"(?s).+": colour} if colour is not None else marks
-            say(screen, mark + text, hang=_HANG, in_parts=False, marks=whole)
+            say(screen, mark + text, hang=HANG, in_parts=False, marks=whole)
         if lines is None or not stream.isatty() or screen.lines <= lines:
             break
     screen.show()
     return screen.lines, gone
-
-
-_HANG = 2
 
 
 # Draw lines of coloured words, where the signs alone say as much.
