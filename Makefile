@@ -41,7 +41,7 @@ endef
 test: $(STAMP)  ## the tests, and some on real DeepSpeed ranks
 	$(call PYTEST,)
 
-test-slow: $(STAMP)  ## what takes longer: trainings, traces, more ways to kill a job, recipes; more tries of each law
+test-slow: $(STAMP)  ## what takes longer: trainings, measurements, traces, more ways to kill a job, recipes; more tries of each law
 	$(call PYTEST,--slow)
 	@echo "==> more tries of each law"
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m hypothesis --hypothesis-profile=more tests/core

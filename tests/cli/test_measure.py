@@ -142,6 +142,7 @@ def test_what_cannot_be_measured_here_is_refused(
 
 
 @pytest.mark.deepspeed
+@pytest.mark.slow
 def test_all_candidates_are_run_one_after_the_other_and_kept(tmp_path: Path) -> None:
     words = ("--model", MODEL, "--micro-batch", "1", "--seq-len", "32", "--precision", "fp32")
     done = run(
@@ -207,6 +208,7 @@ def test_options_stand_before_the_script_and_words_after_it_are_its_own(
 
 
 @pytest.mark.deepspeed
+@pytest.mark.slow
 def test_a_script_is_ended_after_its_steps_and_stays_as_it_is(tmp_path: Path) -> None:
     copy_script(tmp_path)
     before = (tmp_path / SCRIPT).read_bytes()

@@ -106,6 +106,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.package
+@pytest.mark.slow
 def test_the_same_sources_make_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
     """Wherever they lie, and whenever they were fetched."""
     sources = tmp_path / "elsewhere"

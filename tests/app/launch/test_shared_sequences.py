@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from paths import TESTS
 from ranks.harness import BIN, rank_environ, run
-from safetensors.torch import load_file
 from templates.jobs import RAW, write_config
 
 from zerowiz.probe.preflight.read_facts import find_free_port
@@ -52,6 +51,8 @@ def test_two_ranks_that_share_sequences_learn_what_two_that_do_not_learn(tmp_pat
 
 def loop(folder: Path, ranks: int, stage: int, shared: int) -> tuple[dict[str, Any], str]:
     """Adam's first moments, of gradients that were not clipped, and the loss of an evaluation."""
+    from safetensors.torch import load_file
+
     steps = {"gradient_accumulation_steps": 2 * shared, "gradient_clipping": 0.0}
     config = write_config(folder, stage, bf16={"enabled": False}, **steps)
     words = ("--sequence_parallel", str(shared), "--steps", "3", "--seq_len", "64")

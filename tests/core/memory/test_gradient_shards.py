@@ -130,6 +130,7 @@ def block_of(parameter: str, layers: int) -> int:
 
 
 @pytest.mark.deepspeed
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(ASKED)), ids=[name(asked) for asked in ASKED])
 def test_each_rank_holds_what_a_real_optimizer_holds(number: int, answers: Answers) -> None:
     real, asked = answers[number], ASKED[number]
