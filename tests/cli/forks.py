@@ -24,6 +24,8 @@ _NUMBER = struct.Struct("i")
 _LARGEST_BYTES = 2**17
 # What Python and zerowiz read once, as they start.
 _AT_START = re.compile(r"PYTHON|LANG|LC_|ZEROWIZ_LANG")
+# What ZEROWIZ_LANG says in a process that forks: there is one for each.
+_LANGUAGES: tuple[dict[str, str], ...] = ({}, {"ZEROWIZ_LANG": "ja"})
 
 
 def _said_at_start(environ: Mapping[str, str]) -> dict[str, str]:
@@ -50,7 +52,7 @@ class Fork:
         self._status: int | None = None
         self._ended, report = os.pipe()
         asked = json.dumps([list(program), str(folder), dict(environ)]).encode()
-        socket.send_fds(_forking(), [asked], [*streams, report])
+        socket.send_fds(_forking(environ.get("ZEROWIZ_LANG")), [asked], [*streams, report])
         os.close(report)
         self.pid = self._hear()
 
@@ -83,21 +85,23 @@ def can_fork(environ: Mapping[str, str]) -> bool:
     """Whether a fork has read what a program with this environment reads as it starts."""
     from cli.harness import clean_environ
 
-    return _said_at_start(environ) == _said_at_start(clean_environ())
+    said = _said_at_start(environ)
+    return any(said == _said_at_start(clean_environ(**each)) for each in _LANGUAGES)
 
 
 @cache
-def _forking() -> socket.socket:
-    """The process that forks, of this environment; it ends with this one."""
+def _forking(language: str | None) -> socket.socket:
+    """The process that forks, of this environment and language; it ends with this one."""
     from cli.harness import clean_environ
 
+    said = {"ZEROWIZ_LANG": language} if language else {}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         number = theirs.fileno()
         server = subprocess.Popen(
             [sys.executable, __file__, str(number)],
             pass_fds=[number],
-            env=clean_environ(),
+            env=clean_environ(**said),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
