@@ -36,20 +36,17 @@ def findings(case: Case) -> tuple[Finding, ...]:
 
 
 @each_broken
-def test_the_mistake_is_found_on_its_line_and_as_badly_as_it_is(case: Case) -> None:
-    severities = {
-        found.severity
-        for found in findings(case)
-        if (case.rule, case.line) == (found.rule.name, found.line)
+def test_the_mistake_is_found_on_its_line_as_badly_as_it_is_and_nothing_else_is_an_error(
+    case: Case,
+) -> None:
+    found = findings(case)
+    meant = {
+        each.severity for each in found if (case.rule, case.line) == (each.rule.name, each.line)
     }
-    assert severities
-    assert severities <= SEVERITIES[case.truth]
-
-
-@each_broken
-def test_nothing_else_is_called_an_error(case: Case) -> None:
-    errors = [found for found in findings(case) if found.severity is Severity.ERROR]
-    assert [] == [(found.rule.name, found.line) for found in errors if found.rule.name != case.rule]
+    assert meant
+    assert meant <= SEVERITIES[case.truth]
+    errors = [each for each in found if each.severity is Severity.ERROR]
+    assert [] == [(each.rule.name, each.line) for each in errors if each.rule.name != case.rule]
 
 
 @pytest.mark.parametrize("case", GOOD_CASES, ids=str)

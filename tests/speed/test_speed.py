@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from accuracy.grid import deal_cases
@@ -40,7 +40,6 @@ from speed.timing_cases import (
     point_of,
     with_ids,
 )
-from speed.traffic import Traffic, count_traffic
 
 from zerowiz.app.options import Options
 from zerowiz.core.machine.names import parse_spec
@@ -56,6 +55,9 @@ from zerowiz.core.speed.step_time import (
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.files import read_gpu_table
+
+if TYPE_CHECKING:
+    from speed.traffic import Traffic
 
 
 @cache
@@ -121,7 +123,8 @@ def test_an_error_is_above_zero_where_too_much_is_predicted() -> None:
 # again.
 
 
-def _rivals() -> tuple[Sample, Sample]:
+@pytest.fixture(scope="module")
+def rivals() -> tuple[Sample, Sample]:
     """Two runs of one workload, of which the first is predicted to take much less time."""
     for fast in free():
         for slow in free():
@@ -136,46 +139,50 @@ def _predicted(sample: Sample) -> float:
     return found.expected_seconds
 
 
-FAST, SLOW = _rivals()
-
-
 def run(sample: Sample, number: int, seconds: float) -> Sample:
     return sample._replace(id=f"{sample.id}@{number}", measured_seconds=seconds)
 
 
-def test_only_rivals_whose_times_differ_are_ranked() -> None:
-    alone = run(FAST, 1, 1.0), run(FAST, 2, 2.0)
+def test_only_rivals_whose_times_differ_are_ranked(rivals: tuple[Sample, Sample]) -> None:
+    fast_run, slow_run = rivals
+    alone = run(fast_run, 1, 1.0), run(fast_run, 2, 2.0)
     assert rank_runs(alone, COSTS) == (0, 0)
-    assert rank_runs([run(FAST, 1, 1.0), run(SLOW, 1, 1.05)], COSTS) == (0, 0)
-    assert rank_runs([run(FAST, 1, 1.0), run(SLOW, 1, 2.0)], COSTS) == (1, 1)
-    assert rank_runs([run(FAST, 1, 2.0), run(SLOW, 1, 1.0)], COSTS) == (0, 1)
+    assert rank_runs([run(fast_run, 1, 1.0), run(slow_run, 1, 1.05)], COSTS) == (0, 0)
+    assert rank_runs([run(fast_run, 1, 1.0), run(slow_run, 1, 2.0)], COSTS) == (1, 1)
+    assert rank_runs([run(fast_run, 1, 2.0), run(slow_run, 1, 1.0)], COSTS) == (0, 1)
 
 
-def test_one_odd_run_does_not_decide_between_settings() -> None:
-    runs = [*(run(FAST, n, 1.0) for n in (1, 2)), run(FAST, 3, 9.0), run(SLOW, 1, 2.0)]
+def test_one_odd_run_does_not_decide_between_settings(rivals: tuple[Sample, Sample]) -> None:
+    fast_run, slow_run = rivals
+    runs = [*(run(fast_run, n, 1.0) for n in (1, 2)), run(fast_run, 3, 9.0), run(slow_run, 1, 2.0)]
     assert rank_runs(runs, COSTS) == (2, 3)
     assert rank_settings(runs, COSTS) == (1, 1)
 
 
-def test_settings_are_compared_on_one_host() -> None:
+def test_settings_are_compared_on_one_host(rivals: tuple[Sample, Sample]) -> None:
     """Else the setting whose host was read in a busy moment seems slow."""
+    fast_run, slow_run = rivals
 
     def read_at(sample: Sample, call_seconds: float) -> Sample:
         host = replace(sample.machine.host, python_call_seconds=call_seconds)
         return sample._replace(machine=replace(sample.machine, host=host))
 
-    runs = read_at(run(FAST, 1, 1.0), 300e-9), read_at(run(SLOW, 1, 2.0), 100e-9)
+    runs = read_at(run(fast_run, 1, 1.0), 300e-9), read_at(run(slow_run, 1, 2.0), 100e-9)
     readings = [each.machine.host.python_call_seconds for each in as_planned(runs)]
     assert readings == pytest.approx([200e-9, 200e-9])
 
 
-def test_another_run_of_both_settings_says_an_order_too() -> None:
-    fast = [run(FAST, number, seconds) for number, seconds in enumerate((1.0, 1.0, 1.0, 3.0))]
-    slow = [run(SLOW, number, 2.0) for number in range(3)]
+def test_another_run_of_both_settings_says_an_order_too(rivals: tuple[Sample, Sample]) -> None:
+    fast_run, slow_run = rivals
+    fast = [run(fast_run, number, seconds) for number, seconds in enumerate((1.0, 1.0, 1.0, 3.0))]
+    slow = [run(slow_run, number, 2.0) for number in range(3)]
     measured, predicted = rank_by_other_runs([*fast, *slow], COSTS)
     # The odd run is slower than each of the three, and the others say that it is faster.
     assert measured == predicted == (9, 12)
-    assert rank_by_other_runs([run(FAST, 1, 1.0), run(SLOW, 1, 2.0)], COSTS) == ((0, 0), (0, 0))
+    assert rank_by_other_runs([run(fast_run, 1, 1.0), run(slow_run, 1, 2.0)], COSTS) == (
+        (0, 0),
+        (0, 0),
+    )
 
 
 def test_what_differs_much_is_ranked_right() -> None:
@@ -188,12 +195,15 @@ def test_what_differs_much_is_ranked_right() -> None:
 
 # A setting that was timed twice shows how near a prediction can come at all.
 
-ONE = next(each for each in read_samples() if not each.free_running)
+
+@cache
+def one() -> Sample:
+    return next(each for each in read_samples() if not each.free_running)
 
 
 def timed(id_: str, seconds: float, **said: object) -> Sample:
-    row: Row = {**ONE.row, **said}
-    return ONE._replace(id=id_, row=row, measured_seconds=seconds, free_running=True)
+    row: Row = {**one().row, **said}
+    return one()._replace(id=id_, row=row, measured_seconds=seconds, free_running=True)
 
 
 def test_only_the_same_setting_is_a_repeat() -> None:
@@ -202,7 +212,7 @@ def test_only_the_same_setting_is_a_repeat() -> None:
         timed("other", 2.0, micro_batch=64),
         timed("capped", 3.0, memory_cap_bytes=5),
         timed("again", 1.1),
-        ONE,
+        one(),
     ]
     [repeated] = find_repeats(samples)
     assert ("first", "again") == repeated.ids
@@ -392,11 +402,13 @@ _NEAR = 0.30
 
 
 @pytest.fixture(scope="module", params=["llama-3.2-1b", "phi-3-mini", "pythia-1.4b", "opt-1.3b"])
-def case(request: pytest.FixtureRequest) -> tuple[str, Traffic]:
+def case(request: pytest.FixtureRequest) -> "tuple[str, Traffic]":
+    from speed.traffic import count_traffic
+
     return request.param, count_traffic(request.param)
 
 
-def test_the_traffic_of_a_block_is_that_of_its_kind(case: tuple[str, Traffic]) -> None:
+def test_the_traffic_of_a_block_is_that_of_its_kind(case: "tuple[str, Traffic]") -> None:
     name, traffic = case
     norms_are_fused = name in {"pythia-1.4b", "opt-1.3b"}
     said = IN_FUSED_BLOCKS if norms_are_fused else IN_BLOCKS
@@ -408,14 +420,14 @@ def test_the_traffic_of_a_block_is_that_of_its_kind(case: tuple[str, Traffic]) -
     )
 
 
-def test_the_operations_of_a_layer_are_those_of_its_parts(case: tuple[str, Traffic]) -> None:
+def test_the_operations_of_a_layer_are_those_of_its_parts(case: "tuple[str, Traffic]") -> None:
     name, traffic = case
     model = read_model(name)
     of_all = count_products(model, Workload()).operations
     assert of_all / model.architecture.layers == pytest.approx(traffic.operations, rel=0.2)
 
 
-def test_the_traffic_at_the_ends_is_that_of_all(case: tuple[str, Traffic]) -> None:
+def test_the_traffic_at_the_ends_is_that_of_all(case: "tuple[str, Traffic]") -> None:
     assert_near(case[1].ends, AT_ENDS)
 
 

@@ -128,25 +128,26 @@ def peaks_of(row: Row) -> list[int]:
     return [peak for peak in (row["peak_bytes"], *ranks) if peak is not None]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
-def test_the_peak_of_every_rank_lies_in_its_interval(row: Row) -> None:
-    peaks, interval = peaks_of(row), interval_of(row)
-    assert interval.low_bytes <= min(peaks) <= max(peaks) <= interval.high_bytes
-
-
 def lies_outside(row: Row, interval: Interval) -> bool:
     peaks = peaks_of(row)
     return min(peaks) < interval.low_bytes or interval.high_bytes < max(peaks)
 
 
+def test_the_peak_of_every_rank_lies_in_its_interval() -> None:
+    assert [] == [row["id"] for row in ROWS if lies_outside(row, interval_of(row))]
+
+
 EVERY = read_every_row()
 
 
-@pytest.mark.parametrize("row", [row for row in EVERY if trace_of(row)], ids=lambda row: row["id"])
-def test_the_peak_of_every_rank_lies_in_the_interval_of_its_trace(row: Row) -> None:
-    traced = trace_of(row)
-    assert traced is not None
-    assert not lies_outside(row, interval_of(row, traced_model(row, traced), traced))
+def test_the_peak_of_every_rank_lies_in_the_interval_of_its_trace() -> None:
+    traces = [(row, traced) for row in EVERY if (traced := trace_of(row))]
+    assert len(traces) > 20
+    assert [] == [
+        row["id"]
+        for row, traced in traces
+        if lies_outside(row, interval_of(row, traced_model(row, traced), traced))
+    ]
 
 
 def test_a_run_of_an_unknown_family_lies_in_the_interval_of_its_guess_but_for_one() -> None:
@@ -254,12 +255,15 @@ WITH_SDPA = (5, 20)
 CUT = [row for row in ROWS if row["gpus"] > 1 and strategy_of(row).cuts_shares]
 
 
-@pytest.mark.parametrize("row", CUT, ids=lambda row: row["id"])
-def test_the_fullest_rank_is_expected_and_the_emptiest_one_bounds_it(row: Row) -> None:
+def test_the_fullest_rank_is_expected_and_the_emptiest_one_bounds_it() -> None:
     """Whichever groups its optimizer has; the others lie between them."""
-    peaks, interval = [each.peak_bytes for each in predict_ranks(row)], interval_of(row)
-    assert interval.expected_bytes >= max(peaks)
-    assert interval.low_bytes < min(peaks)
+
+    def bounds(row: Row) -> bool:
+        peaks, interval = [each.peak_bytes for each in predict_ranks(row)], interval_of(row)
+        return interval.low_bytes < min(peaks) <= max(peaks) <= interval.expected_bytes
+
+    assert len(CUT) > 300
+    assert [] == [row["id"] for row in CUT if not bounds(row)]
 
 
 JOB = Job(machine=gpus(2), model=read_model("llama-3.2-1b"), workload=Workload())

@@ -157,19 +157,23 @@ def test_queries_that_are_joined_of_two_parts_have_their_attention_copied(row: R
 RECORDED = [r for r in read_every_row() if r["kind"] == "engine" and r["ok"] and "phases" in r]
 
 
-@pytest.mark.parametrize("row", RECORDED, ids=name)
-def test_no_measured_first_iteration_is_larger_than_the_steady_one(row: Row) -> None:
+def test_no_measured_first_iteration_is_larger_than_the_steady_one() -> None:
     """Beyond 0.001 %: so the peak is that of the steady state.
 
     Where the parameters are on the host it may be 0.2 % larger (k1-030, k1-032, k1-035).
     """
-    phases = measured_phases(row)
-    first, steady = (
-        max(phases[f"{iteration}_{phase}"] or 0 for phase in ("forward", "backward", "step"))
-        for iteration in ("first", "steady")
-    )
-    slack = 1.002 if strategy_of(row).offload is Offload.ALL else 1.00001
-    assert first <= slack * steady
+
+    def is_larger(row: Row) -> bool:
+        phases = measured_phases(row)
+        first, steady = (
+            max(phases[f"{iteration}_{phase}"] or 0 for phase in ("forward", "backward", "step"))
+            for iteration in ("first", "steady")
+        )
+        slack = 1.002 if strategy_of(row).offload is Offload.ALL else 1.00001
+        return first > slack * steady
+
+    assert len(RECORDED) > 600
+    assert [] == [name(row) for row in RECORDED if is_larger(row)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
