@@ -14,6 +14,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import deepspeed
 import torch
 from portable_checkpoint import Loaded, check_savable, load, newest, save
 from portable_checkpoint.signals import SaveSignals
@@ -163,7 +164,9 @@ Windows = list[dict[str, torch.Tensor]]
 def read_windows(path: Path, seq_len: int) -> tuple[Windows, Windows]:
     """The corpus as bytes, one token each, in windows: what to train on, and the last tenth."""
     windows = torch.tensor(list(path.read_bytes())).split(seq_len)[:-1]
-    examples = [{"input_ids": window, "labels": window} for window in windows]
+    # Ranks that share each sequence need to know where in it their part stands.
+    positions = torch.arange(seq_len)
+    examples = [{"input_ids": w, "labels": w, "position_ids": positions} for w in windows]
     split = len(examples) * 9 // 10
     if split == 0:
         sys.exit(f"{path} is too short for --seq_len {seq_len}")
@@ -219,6 +222,9 @@ def main() -> None:
     torch.manual_seed(args.seed)
     if script.memory_fraction and args.device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(script.memory_fraction, args.device)
+    if args.device.type == "cpu" and dist.is_initialized():
+        # The Trainer opens torch's groups alone; ranks that share sequences ask DeepSpeed for its.
+        deepspeed.init_distributed("gloo")
     model = build_model(script, args)
     train, held_out = read_windows(script.corpus, script.seq_len)
     trainer = PortableTrainer(

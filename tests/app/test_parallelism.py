@@ -240,6 +240,9 @@ def test_the_global_batch_of_a_script_stays_where_an_option_makes_gpus_share(
     assert (4, 4) == step_of(
         here, "--sequence-parallel", "4", "--global-batch", "4", "plain.py", "--bf16"
     )
+    # So does that of a plan without a script.
+    assert (1, 8) == step_of(here, "--model", "1b")
+    assert (4, 8) == step_of(here, "--model", "1b", "--sequence-parallel", "4")
 
 
 def test_a_script_and_an_option_that_contradict_are_refused(here: Run, folder: Path) -> None:

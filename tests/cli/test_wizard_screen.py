@@ -23,6 +23,10 @@ from cli.harness import (
 from paths import TEMPLATES
 
 A100 = ("--machine", "4xA100-40GB")
+LONG = (
+    *("--machine", "8xH100", "--host-memory", "2000GiB", "--model", "llama-3.1-8b"),
+    *("--seq-len", "163840", "--precision", "bf16", "--loss", "liger"),
+)
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 MODEL, LENGTH, WRITE = "? Which model?", "? How many tokens per sequence?", "? Write the files?"
 STRATEGY, CHANGE = "? Which strategy?", "? Change which answer?"
@@ -178,6 +182,20 @@ CONVERSATIONS = {
         (*A100, "--model", "1b", "--seq-len", "512"),
         [("? Which training script?", UP + ENTER), (WRITE, ENTER)],
         {"script": "finetune.py"},
+    ),
+    "a sequence that is too long": Conversation(
+        {"train.py": HF_PARSER},
+        LONG,
+        [
+            ("? What is your goal?", ENTER),
+            (WRITE, "let GPUs share" + ENTER),
+            ("? How many GPUs share each sequence?", DOWN),
+            ("> 2", ""),
+            ("-> ZeRO-2 fits", ENTER),
+            ("4 groups of 2 GPUs = 64 sequences", ""),
+            (WRITE, ENTER),
+        ],
+        {"sequence-parallel": 2},
     ),
     "a config of one's own": Conversation(
         {"train.py": LOOP, "ds_config.json": json.dumps(CONFIG)},

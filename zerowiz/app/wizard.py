@@ -34,6 +34,7 @@ from zerowiz.app.wizard_plan import (
     write_init,
 )
 from zerowiz.app.wizard_state import Wizard, ask_words, only_script
+from zerowiz.core.decision.flowchart import Reason
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
     DELIVERY,
@@ -81,6 +82,8 @@ class LastAnswer(StrEnum):
     """Choose one in the table of strategies."""
     SURER = "surer"
     """Take a change after which it fits for sure."""
+    SHARE = "sequence_parallel"
+    """Say how many GPUs share each sequence, where it is the sequence that does not fit."""
     CHANGE = "change"
     SCRIPT = "script"
     """Take another script; the other answers stay."""
@@ -121,6 +124,7 @@ def ask_last(
     can_launch: bool,
     default: LastAnswer | None = None,
     can_be_surer: bool,
+    can_share: bool,
     can_change: bool,
     can_go_back: bool,
 ) -> LastAnswer | Back:
@@ -133,6 +137,7 @@ def ask_last(
         can_launch: Whether this machine trains it.
         default: What Enter alone means; None for the launch where there can be one.
         can_be_surer: Whether it may not fit, and there are changes after which it does.
+        can_share: Whether GPUs could share each sequence, which is what does not fit.
         can_change: Whether there are answers that could be others.
         can_go_back: Whether there is a question before.
     """
@@ -154,6 +159,11 @@ def ask_last(
             detail=_("lists what would, then asks again"),
         ),
         Choice(
+            value=LastAnswer.SHARE,
+            title=_("let GPUs share each sequence"),
+            detail=_("it is the sequence that does not fit without offload"),
+        ),
+        Choice(
             value=LastAnswer.STRATEGY,
             title=_("another strategy"),
             detail=_("chooses one in a table of all"),
@@ -164,6 +174,7 @@ def ask_last(
     offered: dict[str, bool] = {
         LastAnswer.LAUNCH: can_launch,
         LastAnswer.SURER: can_be_surer,
+        LastAnswer.SHARE: can_share,
         LastAnswer.STRATEGY: can_change,
         LastAnswer.CHANGE: can_change,
     }
@@ -414,6 +425,8 @@ class Finish:
             can_launch=can_launch,
             default=default,
             can_be_surer=can_be_surer(planned.plan),
+            can_share=Reason.SEQUENCE_TOO_LONG in planned.plan.decision.reasons
+            and LastAnswer.SHARE in self._wizard.planned(self._answers),
             can_change=self._can_change,
             can_go_back=self._can_go_back,
         )
@@ -607,7 +620,7 @@ def note_spared(wizard: Wizard, answers: Answers, reporter: Reporter) -> None:
 
 
 def ask_other(person: Person, wizard: Wizard, key: str, answers: Answers) -> Answers:
-    """The answers with a script or a strategy that the person names now.
+    """The answers with a script, a strategy or GPUs for each sequence that the person names now.
 
     As they were where the person goes back.
     """
@@ -827,7 +840,7 @@ class _Conversation:
                 self._answers = answers.back()
             case LastAnswer.CHANGE:
                 self._answers = change_one(person, wizard, answers)
-            case LastAnswer.SCRIPT | LastAnswer.STRATEGY:
+            case LastAnswer.SCRIPT | LastAnswer.STRATEGY | LastAnswer.SHARE:
                 self._answers = ask_other(person, wizard, after.value, answers)
             case LastAnswer.DELIVERY:
                 person.ask(DELIVERY, check=partial(wizard.named.pass_config, answers=answers))

@@ -675,10 +675,16 @@ class Wizard:
         had = answers.by_key.get(question.key) or self.planned(answers).get(question.key)
         choices = [
             choice
-            for choice in question.choices
+            for choice in question.choices or self._shared(question, answers)
             if choice.value == had or self._takes(question.key, choice.value, answers)
         ]
         return replace(question, default=had, choices=tuple(choices))
+
+    def _shared(self, question: Question, answers: Answers) -> list[Choice]:
+        """How many GPUs can share each sequence, where that is asked."""
+        followed = self._follow(answers) if question.key == "sequence_parallel" else None
+        counts = () if followed is None else (1, *list_shared(followed.resolved.job))
+        return [Choice(value=str(count), title=str(count)) for count in counts]
 
     def _has_others(self, key: str, value: str, answers: Answers) -> bool:
         """Whether a setting can be given another value."""

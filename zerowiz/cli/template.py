@@ -27,7 +27,7 @@ def template(
         typer.Option(
             "--sequence-parallel",
             min=1,
-            help="GPUs that share each sequence (Ulysses), in the plain loop",
+            help="GPUs that share each sequence (Ulysses)",
         ),
     ] = 1,
 ) -> None:
@@ -40,7 +40,7 @@ def template(
         return
     if folder.exists() and not folder.is_dir():
         raise ZerowizError(f"`{folder}` is not a folder", "name a folder, new or empty")
-    script = template_of(loop if shared == 1 else Loop.ENGINE).script
+    script = template_of(loop).script
     added = add_files(read_template(script, folder))
     if added:
         sys.stdout.writelines(f"wrote {file.path}\n" for file in added)

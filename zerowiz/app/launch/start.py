@@ -281,8 +281,8 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
             raise UsageError(
                 f"`$sequence_parallel {step.sequence_parallel}` works with a Trainer or an"
                 f" Accelerator: {script.facts.text_path} has a loop of its own",
-                "one that shares sequences: `zerowiz template --sequence-parallel"
-                f" {step.sequence_parallel} DIR`",
+                "one that shares sequences: `zerowiz template --loop engine"
+                f" --sequence-parallel {step.sequence_parallel} DIR`",
                 f"remove `$sequence_parallel {step.sequence_parallel}`",
             )
     if shares_with_sleeping_vllm(plan.resolved.job.workload):

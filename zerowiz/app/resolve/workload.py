@@ -221,9 +221,10 @@ def list_values(
 
 
 def keep_steps(options: Options, settings: ScriptSettings, config: UserConfig) -> int | None:
-    """The micro-steps that keep the script's global batch where an option splits it otherwise.
+    """The micro-steps that keep the global batch where an option splits it otherwise.
 
-    None where no option does, where the split is not open, and where the script shows no batch.
+    None where no option does, where the split is not open, and for a micro-batch that is typed
+    where the script shows no batch.
 
     Raises:
         UsageError: The micro-batch of the option does not divide it.
@@ -231,13 +232,14 @@ def keep_steps(options: Options, settings: ScriptSettings, config: UserConfig) -
     micro_batch, own, steps = options.micro_batch, settings.micro_batch, settings.accumulation_steps
     silent = replace(options, micro_batch=None)
     more = (options.sequence_parallel or 1) // shared_by_script(settings)
-    is_split = micro_batch is not None or more > 1
-    if not is_split or own is None or options.global_batch is not None:
+    is_split = more > 1 or (micro_batch is not None and own is not None)
+    if not is_split or options.global_batch is not None:
         return None
     if not splits(silent, settings, config):
         return None
-    part = own.value * (1 if steps is None else steps.value) * more
-    return keep_batch(part, micro_batch or own.value)
+    alone = (micro_batch or 1) if own is None else own.value
+    part = alone * (1 if steps is None else steps.value) * more
+    return keep_batch(part, micro_batch or alone)
 
 
 def find_replicas(
