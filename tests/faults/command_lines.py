@@ -42,6 +42,9 @@ _OFTEN = (
 # What would start ranks, or fetch a model.
 _NEVER = frozenset({"--launch", "--trace"})
 _DRY = frozenset({"launch", "measure"})
+# They are answered without a file.
+_PAGES = frozenset({"--schema", "--explain"})
+_STARTED = frozenset({"launch", "doctor", "measure"})
 
 _HUGE = ("9" * 30, "9" * 5000, "1000000000", "-1000000000")
 _ODD_TEXT = (
@@ -69,7 +72,6 @@ _AMOUNT: Values = (
     ("0GiB", "12", "30 gib", "-1GiB", "1e30TiB", "0"),
     ("nan", "inf", "lots", *_ODD_TEXT, *_HUGE),
 )
-_TEXTS: Values = (("x",), _ODD_TEXT[:4], (*_ODD_TEXT, *_HUGE))
 _CONFIGS = (*GOOD_CONFIGS, *BROKEN_CONFIGS)
 _BAD_FILES = (*BAD_TEXTS, *ODD, "utf16.json", "odd-name.json", "train.py")
 _MACHINE_FILES = tuple(name.rpartition("/")[2] for name in MACHINES)
@@ -142,6 +144,9 @@ _OF_METAVAR: Mapping[str, Values] = {
     "[<strategy>]": (("zero2", "zero3"), ("zero4", "ddp"), _ODD_TEXT),
     "<version>": (("0.16", "0.19"), ("0.1", "99", "x"), _ODD_TEXT),
     "<code>": (("ZW101", "PF101"), ("zw1", "PF9999"), _ODD_TEXT),
+    "<codes>": (("ZW1", "ZW301,ZW6"), ("zw1", "ZW999", "PF1"), _ODD_TEXT),
+    "<int>": _WHOLE,
+    "<int|auto>": (("auto", "2", "4"), _WHOLE[1], _WHOLE[2]),
 }
 _SCRIPTS: Values = (
     tuple(SCRIPTS),
@@ -176,7 +181,7 @@ def _values(option: Any) -> Values:
         return (choices, [choices[0][:-1], choices[-1].upper(), f"{choices[0]},"], _ODD_TEXT)
     by_type = {"path": _FILES, "float": _REAL, "int": _WHOLE, "int range": _WHOLE}
     by_name = _OF_OPTION.get(option.opts[0]) or _OF_METAVAR.get(metavar)
-    return by_name or by_type.get(kind, _TEXTS)
+    return by_name or by_type[kind]
 
 
 def _pick(chance: random.Random, values: Values) -> str:
@@ -196,18 +201,21 @@ def _said(chance: random.Random, option: Any) -> list[str]:
 def _job(chance: random.Random, command: str, known: Mapping[str, Any]) -> list[str]:
     """What most lines have, so that they come far."""
     words = []
-    for name, often in (("--yes", 0.5), ("--model", 0.8), ("--machine", 0.7)):
+    # Another machine is planned for: no job is started there.
+    machine = 0.1 if command == "doctor" else 0.7
+    for name, often in (("--yes", 0.5), ("--model", 0.8), ("--machine", machine)):
         if name in known and chance.random() < often:
             words += _said(chance, known[name])
-    if "--machine" not in words and command in {"launch", "doctor", "measure"}:
+    if command in _STARTED and not any(word.startswith("--machine") for word in words):
         words += ["--accelerator", "cpu", "--gpus-per-node", "2"]
     return words
 
 
-def _behind(chance: random.Random, command: str) -> list[str]:
+def _behind(chance: random.Random, command: str, options: Sequence[str]) -> list[str]:
     """The words that follow the options."""
     if command == "check":
-        files = [_pick(chance, _FILES) for _ in range(chance.randint(0, 3))]
+        count = 0 if _PAGES & {*options} else chance.choice([0, *[1, 2, 3] * 5])
+        files = [_pick(chance, _FILES) for _ in range(count)]
         return ["--", *files] if chance.random() < 0.5 else files
     if command == "report":
         return [chance.choice([".", "folder", *ODD, *DEVICES[:1], "\udce9"])][
@@ -245,7 +253,7 @@ def command_line(seed: int) -> list[str]:
     is_dry = command in _DRY or (command == "init" and chance.random() < 0.7)
     # First, where no word before it can take it for its value.
     switches = [*(["--dry-run"] if is_dry else []), *(["--json"] if has_json else [])]
-    words = [command, *switches, *options, *_behind(chance, command)]
+    words = [command, *switches, *options, *_behind(chance, command, options)]
     if len(words) > 3 and chance.random() < 0.06:
         words = _broken(chance, words)
     return [

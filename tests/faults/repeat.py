@@ -18,6 +18,8 @@ from faults.gpus import fault_misses, gpu_fault, run_fault
 from faults.mutations import damage
 from faults.zoo import build_zoo
 
+from zerowiz.errors import ExitCode
+
 FEW_LINES = 100
 """Of fewer, by chance most may be refused."""
 Tried = tuple[Ended, list[str]]
@@ -56,13 +58,20 @@ KINDS: dict[str, Callable[[int, Path], Tried]] = {
 }
 
 
+def reached_a_plan(ended: Ended) -> bool:
+    """Whether a job was decided: it is planned, or nothing fits."""
+    is_planned = ended.code in {ExitCode.OK, ExitCode.NOTHING_FITS}
+    return is_planned and ended.words[0] in {"plan", "init", "launch", "measure"}
+
+
 def show_figures(kind: str, every: Sequence[Ended]) -> int:
     """Counts by exit code, and the worst; 1 where most command lines are no more than typing errors."""
     codes = Counter(ended.code for ended in every)
     parsed = sum(ended.was_parsed for ended in every)
     slowest = max(every, key=lambda ended: ended.seconds)
     largest = max(every, key=lambda ended: ended.memory_bytes)
-    say(f"{len(every)} commands, {parsed} past the options")
+    planned = sum(reached_a_plan(ended) for ended in every)
+    say(f"{len(every)} commands, {parsed} past the options, {planned} of them to a plan")
     say("exit codes: " + ", ".join(f"{code}: {codes[code]}" for code in sorted(codes)))
     for name, worst in (("longest", slowest), ("largest", largest)):
         size = f"{worst.seconds:.1f} s, {worst.memory_bytes / 2**20:.0f} MiB"
