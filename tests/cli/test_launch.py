@@ -113,6 +113,19 @@ def test_a_supervised_launch_ends_with_the_jobs_status_and_leaves_a_record(
     assert "attempt 1 (DDP) ended with status 7" in result.stderr
 
 
+def test_each_of_two_jobs_of_a_folder_keeps_its_record(spied: Run, folder: Path) -> None:
+    for run_name in ("first", "second"):
+        words = ("--yes", *CPU, "--supervise", "train.py", "--run_name", run_name)
+        assert 7 == spied("launch", *words).code
+    runs = sorted((folder / ".zerowiz" / "runs").iterdir())
+    records = {run: json.loads((run / "zerowiz-run.json").read_text()) for run in runs}
+    names = {record["script_args"][-1]: run for run, record in records.items()}
+    assert {"first", "second"} == names.keys()
+    assert json.loads((folder / "zerowiz-run.json").read_text()) == records[names["second"]]
+    shown = spied("report", "--json", str(names["first"]))
+    assert [7] == [attempt["end"]["status"] for attempt in json.loads(shown.stdout)["attempts"]]
+
+
 def test_what_a_dry_run_shows_is_what_a_launch_does(spied: Run, folder: Path) -> None:
     words = (*CPU, "--stage", "2", "train.py", "--x")
     dry_run = spied("launch", "--dry-run", *words)

@@ -790,8 +790,10 @@ def _attempt(start: Start, logs: Path) -> AttemptRecord:
 
 
 def _write(record: RunRecord, plan: Plan) -> None:
-    folder = plan.options.output_dir or Path()
-    write_private(folder / FILE_NAME, render_record(record).encode())
+    content = render_record(record).encode()
+    # Another job of the folder writes its own over the first.
+    for folder in (plan.options.output_dir or Path(), Path(record.attempts[0].logs).parent):
+        write_private(folder / FILE_NAME, content)
 
 
 def _now() -> str:
