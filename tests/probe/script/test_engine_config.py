@@ -766,3 +766,53 @@ def test_a_loop_that_only_reads_training_arguments_is_one_of_accelerate() -> Non
     assert Convention.ACCELERATOR is parse_script(PARSED_LOOP, "train.py").convention
     trained = f"{PARSED_LOOP}from transformers import Trainer\nTrainer(model=model, args=args)\n"
     assert Convention.HF_PARSER is parse_script(trained, "train.py").convention
+
+
+# An engine that never runs is none.
+
+BUILDS = "e = deepspeed.initialize(args=args, model=model)"
+BEFORE_ENGINE = """import argparse, os, sys
+import deepspeed
+p = argparse.ArgumentParser()
+deepspeed.add_config_arguments(p)
+args = p.parse_args()
+"""
+NEVER = (
+    "if 0:\n    ENGINE",
+    "if not True:\n    ENGINE",
+    "if 1:\n    pass\nelse:\n    ENGINE",
+    "while False:\n    ENGINE",
+    "DEBUG = False\nif DEBUG:\n    ENGINE",
+    "DEBUG = False\nif DEBUG and args.local_rank == 0:\n    ENGINE",
+    "USE = 0\ndef main():\n    if USE:\n        ENGINE\nmain()",
+    "PLAIN = True\nif not PLAIN:\n    ENGINE",
+    "PLAIN = True\nif PLAIN:\n    pass\nelse:\n    ENGINE",
+    "def main():\n    use = False\n    if use:\n        ENGINE\nmain()",
+    "sys.exit(0)\nENGINE",
+    "os._exit(0)\nENGINE",
+    "raise SystemExit('old')\nENGINE",
+    "def main():\n    return\n    ENGINE\nmain()",
+    "def main():\n    if args.x:\n        raise ValueError\n        ENGINE\nmain()",
+)
+RUNS = (
+    "USE = True\nif USE:\n    ENGINE",
+    "USE = False\nUSE = args.x\nif USE:\n    ENGINE",
+    "USE = False\nif USE or args.x:\n    ENGINE",
+    "USE = False\ndef set_up():\n    global USE\n    USE = True\nset_up()\nif USE:\n    ENGINE",
+    "use = False\nexec(open('configurator.py').read())\nif use:\n    ENGINE",
+    "USE = False\nfrom settings import *\nif USE:\n    ENGINE",
+    "USE = False\nfrom settings import USE\nif USE:\n    ENGINE",
+    "def main(use=False):\n    if use:\n        ENGINE\nmain(True)",
+    "use = False\nfor i in range(2):\n    if use:\n        ENGINE\n    use = True",
+    "if args.x:\n    sys.exit(1)\nENGINE",
+    "try:\n    sys.exit(1)\nexcept SystemExit:\n    ENGINE",
+    "def early():\n    return 1\nENGINE",
+    "def main():\n    try:\n        return 1\n    finally:\n        ENGINE\nmain()",
+)
+
+
+@pytest.mark.parametrize("body", [*NEVER, *RUNS])
+def test_an_engine_that_never_runs_is_none(body: str) -> None:
+    text = BEFORE_ENGINE + body.replace("ENGINE", BUILDS) + "\n"
+    convention = parse_script(text, "train.py").convention
+    assert (body in NEVER) is (convention is Convention.UNKNOWN), convention

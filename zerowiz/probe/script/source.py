@@ -38,10 +38,15 @@ class Scope:
         """The values that each name is bound to; None is a value that is not followed."""
         self.caps: set[str] = set()
         """The names of `if x > MOST: x = MOST`."""
+        self.outer: set[str] = set()
+        """The names that it binds in the scopes around it."""
 
     def bind(self, name: str, value: ast.expr | None) -> None:
         """Add a value to those of a name."""
-        self.values.setdefault(name, []).append(value)
+        if name in self.outer and self.parent is not None:
+            self.parent.owner(name).bind(name, value)
+        else:
+            self.values.setdefault(name, []).append(value)
 
     def owner(self, name: str) -> "Scope":
         """The scope in which a name is found."""
@@ -210,6 +215,19 @@ def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
             }
         case _:
             return None
+
+
+def never_holds(test: ast.expr, scope: Scope) -> bool:
+    """Whether constants alone make a condition false."""
+    for part in conjuncts(test):
+        match part:
+            case ast.UnaryOp(op=ast.Not(), operand=inner):
+                is_false = bool(literal(inner, scope))
+            case _:
+                is_false = literal(part, scope) in {0, ""}
+        if is_false:
+            return True
+    return False
 
 
 # How many conditions are tried both ways.
@@ -458,6 +476,13 @@ OPTIMIZER = re.compile(r"(?<![a-z])opt(im\w*)?\b")
 """An optimizer among what Accelerate prepares, by its name."""
 GENERATES = re.compile(r"generat|(?<![a-z])gen(?![a-z])", re.IGNORECASE)
 """What sets how something is generated, by its name."""
+# One under a condition that is false by itself is no engine; of a Trainer, settings decide.
+_ENGINES = frozenset({("deepspeed", "initialize"), ACCELERATOR})
+# Functions that may bind any name of the module.
+_BINDING = frozenset({"exec", "globals", "locals", "vars"})
+# Calls after which nothing runs.
+_EXITS = frozenset({"exit", "quit", "_exit"})
+_EXIT_CALLS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 # Names of a whole model; `model.vision_model` is a part of one.
 _MODELS = frozenset({"model", "net", "unet", "transformer"})
 # Names that stand for no parsed arguments.
@@ -536,6 +561,8 @@ class _ScopeVisitor(ast.NodeVisitor):
             if call.words.keys() >= _OF_INITIALIZE:
                 # `ds_init(...)`, `self.backend_module.initialize(...)`
                 origin = ("deepspeed", "initialize")
+            if origin in _ENGINES and any(self._fails(test, call.scope) for test in call.tests):
+                continue
             self.source.known[call.node.func] = origin
             self.source.by_origin.setdefault(origin, []).append(call)
         fires = (call.node.args[:1] for call in self.source.calls_to("fire", "Fire"))
@@ -543,6 +570,14 @@ class _ScopeVisitor(ast.NodeVisitor):
         self.source.unfrozen.extend(
             node for name, node in self._unfreezing if name in self.source.parameters
         )
+
+    def _fails(self, test: ast.expr, scope: Scope) -> bool:
+        """Whether the script itself makes a condition false, in every run."""
+        names = {node.id for node in nodes_of(test) if isinstance(node, ast.Name)}
+        # nanoGPT's train.py: what it executes sets its variables.
+        is_open = bool(self.source.stars) or any(c.method in _BINDING for c in self.source.calls)
+        is_known = not names or not (is_open or names & self.source.imports.keys())
+        return is_known and never_holds(test, scope)
 
     def _find_namespaces(self) -> None:
         """Collect the names of what `parse_args()`, or a function that calls it, returns."""
@@ -565,8 +600,24 @@ class _ScopeVisitor(ast.NodeVisitor):
             _VISITORS[type(child)](self, child)
 
     def _visit_all(self, nodes: Iterable[ast.stmt]) -> None:
+        """Visit the statements of a block, up to one that leaves it."""
         for node in nodes:
             self.visit(node)
+            if _leaves(node):
+                break
+
+    def visit_Module(self, node: ast.Module) -> None:
+        # What a module defines stands behind, also if the script has left before.
+        own_lines, has_left = self.source.own_lines, False
+        for statement in node.body:
+            if not has_left or 0 < own_lines < statement.lineno:
+                self.visit(statement)
+                has_left = has_left or _leaves(statement)
+
+    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> None:
+        self._scope.outer.update(node.names)
+
+    visit_Nonlocal = visit_Global  # noqa: N815 - the name ast looks for
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -749,11 +800,15 @@ class _ScopeVisitor(ast.NodeVisitor):
         if isinstance(node.value, str) and node.value.startswith("--"):
             self.source.option_texts.add(node.value)
 
+    def visit_While(self, node: ast.While) -> None:
+        if not _is_off(node.test):
+            self.visit(node.test)
+            self._visit_all(node.body)
+        self._visit_all(node.orelse)
+
     def visit_If(self, node: ast.If) -> None:
-        # The last word of a name, or a constant.
-        word = getattr(node.test, "attr", getattr(node.test, "id", None))
-        if word == "TYPE_CHECKING" or (isinstance(node.test, ast.Constant) and not node.test.value):
-            self._visit_all(node.orelse)  # the rest never runs
+        if _is_off(node.test):
+            self._visit_all(node.orelse)
             return
         self.visit(node.test)
         outer = self._tests
@@ -822,6 +877,19 @@ _VISITORS: Mapping[type[ast.AST], Callable[[_ScopeVisitor, Any], None]] = {
     kind: getattr(_ScopeVisitor, f"visit_{kind.__name__}", _ScopeVisitor.generic_visit)
     for kind in _KINDS
 }
+
+
+def _is_off(test: ast.expr) -> bool:
+    """Whether a condition is false by itself, or for a type checker alone."""
+    is_false = isinstance(test, ast.Constant) and not test.value
+    return is_false or last_name(test) == "TYPE_CHECKING"
+
+
+def _leaves(node: ast.stmt) -> bool:
+    """Whether nothing after a statement of a block runs."""
+    if isinstance(node, ast.Expr) and last_name(node.value) in _EXITS:
+        return isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in _EXIT_CALLS
+    return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
 
 
 def _negate(test: ast.expr) -> ast.expr:
