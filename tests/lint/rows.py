@@ -137,6 +137,12 @@ FOUND = (
     has("unreadable", '{"a": 1', "", 1, ERROR),
     has("unreadable", '{\n# a comment\n"train_batch_size": "auto"}', "", 2, ERROR, HF),
     has("unreadable", '{\n# a comment\n"train_batch_size": 8}', "", 2, INFO, NOBODY),
+    has(
+        *("unknown-code", top("# zerowiz: ignore ZW999", '"bf16": {}'), "", 2, WARNING),
+        truth=Truth.WORKS,
+    ),
+    has("unknown-code", top("// zerowiz: ignore zw101", '"bf16": {}'), "", 2, WARNING),
+    has("unknown-code", top('"//zerowiz": "ignore ZW4, ZW999"'), "", 2, WARNING, HF),
     has("duplicate-key", top('"bf16": {}', '"bf16": {}'), "bf16", 3, ERROR),
     has("duplicate-key", top('"bf16": {}', '"bf16": {}'), "bf16", 3, WARNING, HF),
     has("not-an-object", "[]", "", 1, ERROR),

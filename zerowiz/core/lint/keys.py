@@ -465,6 +465,12 @@ NOT_A_CONFIG = Rule(
     severity=Severity.WARNING,
     why="DeepSpeed ignores keys that it does not know, and may train with its defaults",
 )
+UNKNOWN_CODE = Rule(
+    code="ZW005",
+    name="unknown-code",
+    severity=Severity.WARNING,
+    why="what names no code of zerowiz ignores nothing",
+)
 UNKNOWN_KEY = Rule(
     code="ZW101",
     name="unknown-key",
@@ -489,6 +495,18 @@ REMOVED_KEY = Rule(
     severity=Severity.ERROR,
     why="this version of DeepSpeed rejects a config with the key",
 )
+
+
+def unknown_code(code: str, line: int, column: int) -> Finding:
+    """What a file ignores is no code."""
+    return Finding(
+        rule=UNKNOWN_CODE,
+        severity=UNKNOWN_CODE.severity,
+        message=f"no code begins with `{code}`",
+        fixes=("take one of `zerowiz check --explain all`, or remove it",),
+        line=line,
+        column=column,
+    )
 
 
 def check_whole(config: Config) -> Finding | None:

@@ -309,34 +309,46 @@ def _as_read(config: Config, finding: Finding) -> Finding | None:
 _IGNORED_LINE = re.compile(r"(.*?)(?:#|//|/\*)\s*zerowiz:\s*ignore\b([^*]*)")
 # `"//zerowiz": "ignore ZW301"`, for the whole file: JSON has no comments.
 _IGNORED_FILE = re.compile(r"[\"']//zerowiz[\"']\s*:\s*[\"']ignore\b([^\"']*)")
-_CODE = re.compile(r"ZW\d+")
+_CODE = re.compile(r"ZW\d+", re.IGNORECASE)
 
 
 def kept(findings: Iterable[Finding], text: str, context: Context) -> tuple[Finding, ...]:
     """The findings that the context takes and the text does not ignore, in the order of the text.
 
     Args:
-        findings: What was found.
+        findings: What was found; what the text ignores by no code is added.
         text: Of the file where they stand.
         context: Which codes are looked for.
     """
     ignored: dict[int, tuple[str, ...]] = {}
+    unknown: list[Finding] = []
+    of_file: list[str] = []
     for number, line in enumerate(text.splitlines() if "zerowiz" in text else (), start=1):
+        said = [code for codes in _IGNORED_FILE.findall(line) for code in _CODE.findall(codes)]
+        of_file += said
         if match := _IGNORED_LINE.match(line):
             # Without a code, all of them.
             codes = tuple(_CODE.findall(match[2])) or ("",)
             ignored[number] = (*ignored.get(number, ()), *codes)
             if not match[1].strip():
                 ignored[number + 1] = codes
-    of_file = [code for codes in _IGNORED_FILE.findall(text) for code in _CODE.findall(codes)]
+            said += codes
+        unknown += (
+            keys.unknown_code(code, number, line.index(code) + 1)
+            for code in said
+            if not any(rule.code.startswith(code) for rule in RULES)
+        )
     left = (
         finding
-        for finding in findings
+        for finding in (*findings, *unknown)
         if context.takes(finding.rule.code)
         and not finding.rule.code.startswith((*of_file, *ignored.get(finding.line, ())))
     )
     return tuple(
-        sorted(left, key=lambda finding: (finding.line, finding.column, finding.rule.code))
+        sorted(
+            dict.fromkeys(left),
+            key=lambda finding: (finding.line, finding.column, finding.rule.code),
+        )
     )
 
 
