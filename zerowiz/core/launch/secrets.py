@@ -21,9 +21,10 @@ _VARIABLE = r"(?i)(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$"
 _NAME = (
     r"(?:(?:[-\w.]*[-_.])?"
     r"(?:(?:hub|hf|auth|access|api|wandb|github|bearer|refresh|session|security|sas)[-_]?token"
-    r"|(?:api|access|secret|private|auth|account|wandb|comet|neptune|openai|hf|hub|aws|azure)[-_]?key"
+    r"|(?:api|access|secret|private|auth|account|encryption|signing)[-_]?key"
+    r"|(?:wandb|comet|neptune|openai|anthropic|kaggle|hf|hub|aws|azure)[-_]?key"
     r"|secret|pass(?:w(?:or)?d|phrase|code)|credentials?|connection[-_]?string|authorization|cookies?)"
-    r"|[-\w.]+[-_.]pwd|(?:[-\w.]*\.)?token|bearer|pat|dsn)"
+    r"|[-\w.]+[-_.]pwd|(?:db|mail|smtp|user)[-_]pass|(?:[-\w.]*\.)?token|bearer|pat|dsn)"
 )
 # What stands openly behind the name of a secret: where it lies, a variable, a switch.
 _OPEN = (
@@ -42,6 +43,8 @@ _VALUE = (
     r"|(?P<hook>https://(?:hooks\.slack\.com/services|discord\.com/api/webhooks)/)[^\s\"']+"
     # A key of JSON, or of a dict; no secret is as short as a column's name.
     rf"|(?P<key>[\"']{_NAME}[\"']\s*:\s*)(?:\"[^\"]{{6,}}\"|'[^']{{6,}}')"
+    # A part of a connection string, or of a dict of YAML in one line.
+    rf"|(?P<part>(?:[\s;,]{_NAME}=|[{{,]\s*{_NAME}:\s+)(?![$~./]))[^\s;,\]}}\"']{{6,}}"
     # What issuers begin their tokens with.
     r"|(?-i:\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[-\w]{16,}"
     r"|sk-(?:ant|proj|or|svcacct)-[-\w]{16,}|sk-[A-Za-z0-9]{32,}|xox[abeprs]-[-\w]{10,}"
@@ -57,7 +60,7 @@ def is_secret(name: str) -> bool:
 
 
 def _hide_in(text: str) -> str:
-    named = ("query", "header", "scheme", "hook", "key")
+    named = ("query", "header", "scheme", "hook", "key", "part")
     return re.sub(_VALUE, lambda m: "".join(m[n] or "" for n in named) + HIDDEN, text)
 
 
