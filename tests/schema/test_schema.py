@@ -20,7 +20,6 @@ from zerowiz.probe.files import read_ds_schema, read_ds_schemas
 
 SCHEMA = read_ds_schema(VERSIONS[0])
 KEYS = tuple(key for key in SCHEMA.keys.values() if key.path)
-each_key = pytest.mark.parametrize("key", KEYS, ids=lambda key: key.path)
 
 # Values that the generator did not try.
 OTHERS: tuple[object, ...] = (

@@ -8,7 +8,7 @@ from zerowiz.core.decision.open_settings import Candidate
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.speed.costs import StepTime
-from zerowiz.core.strategies import ZERO1, ZERO2
+from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Loss, Workload
 from zerowiz.probe.files import read_gpu_table
@@ -19,7 +19,7 @@ JOB = Job(
     model=model_from_size("1b", 10**9),
     workload=Workload(micro_batch=8),
 )
-ON_ZERO1, ON_ZERO2 = evaluate(JOB, ZERO1), evaluate(JOB, ZERO2)
+ON_ZERO2 = evaluate(JOB, ZERO2)
 OWN = Workload(micro_batch=8)
 GIB = 2**30
 

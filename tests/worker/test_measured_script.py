@@ -105,11 +105,9 @@ if __name__ == "__main__":
 """
 ENDINGS = (
     ("train.py", "fail()"),
-    pytest.param("-m package.train", "sys.exit('no data')", marks=pytest.mark.slow),
-    *(
-        pytest.param(*each, marks=[pytest.mark.slow, pytest.mark.thorough])
-        for each in (("train.py", "pass"), ("-m package.train", "fail()"))
-    ),
+    ("-m package.train", "sys.exit('no data')"),
+    pytest.param("train.py", "pass", marks=pytest.mark.thorough),
+    pytest.param("-m package.train", "fail()", marks=pytest.mark.thorough),
 )
 
 
@@ -142,6 +140,7 @@ def test_a_supervised_script_sees_what_it_sees_alone(tmp_path: Path) -> None:
     assert expected == json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "ending"), ENDINGS)
 def test_a_supervised_training_prints_and_ends_as_it_does_alone(
     program: str, ending: str, tmp_path: Path

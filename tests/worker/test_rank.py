@@ -102,7 +102,11 @@ def test_a_module_is_run_as_one(local: tuple[str, ...], tmp_path: Path) -> None:
     assert f"pkg.train {[*local, '-m', 'x']} {tmp_path}\n" == out.decode()
 
 
-@pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
+@pytest.mark.parametrize(
+    "module",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["script", "module"],
+)
 def test_on_the_cpu_accelerate_sees_the_ranks_and_the_training_is_what_it_would_be(
     module: bool, tmp_path: Path
 ) -> None:

@@ -115,12 +115,12 @@ def test_a_true_allocation_failure_escalates_and_the_schedule_goes_on(tmp_path: 
     assert logged[6]["loss"] < logged[4]["loss"] < logged[1]["loss"]
 
 
-@pytest.mark.thorough
-def test_a_failure_of_another_kind_is_never_tried_again(tmp_path: Path) -> None:
+def test_a_failure_of_another_kind_is_the_status_and_is_never_tried_again(tmp_path: Path) -> None:
     script = (TEMPLATES / "train_deepspeed.py", "--corpus", "no-such-corpus.txt")
     done = launch(tmp_path, "9,9,9", *STEP, *script)
 
     assert done.returncode not in {0, 2, 3, 4, 5}
+    assert "no-such-corpus.txt" in done.stdout + done.stderr
     record = read_record(tmp_path)
     [attempt] = record["attempts"]
     assert ("failed", done.returncode) == (attempt["end"]["cause"], record["exit"])

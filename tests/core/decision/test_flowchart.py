@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -128,18 +129,105 @@ def asked(decision: Decision) -> list[FlowchartQuestion]:
     return [answer.question for answer in decision.answers]
 
 
-def test_what_fits_replicated_is_not_sharded() -> None:
-    decision = follow(dict.fromkeys(STRATEGIES, FITS))
-    assert DDP == chosen(decision)
-    assert [FlowchartQuestion.FITS_ONE_GPU] == asked(decision)
-    assert (Reason.REPLICATED_FITS,) == decision.reasons
+Q = FlowchartQuestion
+EVERY = dict.fromkeys(STRATEGIES, FITS)
+BOTH_OFFLOADS = {ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}
+SLOW_ZERO3 = {ZERO3: FITS, **BOTH_OFFLOADS}
+AUTO = OffloadChoice.AUTO
+# The truth table: what fits where, the wishes, what is taken, why, and what was asked.
+TAKEN: Mapping[str, tuple[Any, ...]] = {
+    "what fits replicated is not sharded": (
+        *(EVERY, FAST, {}, DDP, (Reason.REPLICATED_FITS,), (Q.FITS_ONE_GPU,)),
+    ),
+    "ZeRO-2 is the recommended middle": (
+        *({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS}, FAST, {}, ZERO2, (Reason.MIDDLE_FITS,)),
+        (Q.FITS_ONE_GPU, Q.FITS_ZERO2),
+    ),
+    "over a slow link ZeRO-1 is enough": (
+        *({ZERO1: FITS, ZERO2: FITS}, SLOW, {}, ZERO1, (Reason.SLOW_LINK_ZERO1,)),
+        (Q.FITS_ONE_GPU, Q.FITS_ZERO1),
+    ),
+    "over a slow link ZeRO-2, where ZeRO-1 is too large": (
+        *({ZERO2: FITS, ZERO3: FITS}, SLOW, {}, ZERO2, (Reason.MIDDLE_FITS,)),
+    ),
+    "over a slow link an uncertain ZeRO-2 before a ZeRO-3 that fits": (
+        *({ZERO2: UNCERTAIN, ZERO3: FITS}, SLOW, {}, ZERO2),
+        (Reason.MIDDLE_FITS, Reason.UNCERTAIN),
+    ),
+    "ZeRO-3 over a fast link": (
+        *({ZERO3: FITS, ZERO2_OFFLOAD: FITS}, FAST, {}, ZERO3, (Reason.FAST_LINK_ZERO3,)),
+        (Q.FITS_ONE_GPU, Q.FITS_ZERO2, Q.FAST_INTERCONNECT, Q.FITS_ZERO3),
+    ),
+    "ZeRO-3 is refused over a slow link": (
+        *(SLOW_ZERO3, SLOW, {}, None, (Reason.SLOW_LINK_REFUSES_ZERO3,)),
+    ),
+    "a slow ZeRO-3 that is allowed": (
+        *(SLOW_ZERO3, SLOW, {"allow_slow": True}, ZERO3, (Reason.SLOW_ALLOWED,)),
+    ),
+    "a slow ZeRO-3 that is allowed, before offload": (
+        *(SLOW_ZERO3, SLOW, {"allow_slow": True, "offload": AUTO}, ZERO3, (Reason.SLOW_ALLOWED,)),
+    ),
+    "offload replaces a slow ZeRO-3": (
+        *(SLOW_ZERO3, SLOW, {"offload": AUTO}, ZERO2_OFFLOAD, (Reason.OFFLOAD_OVER_SLOW_ZERO3,)),
+    ),
+    "the larger offload, where the smaller one does not fit": (
+        *({ZERO3: FITS, ZERO3_OFFLOAD: FITS}, SLOW, {"offload": AUTO}, ZERO3_OFFLOAD),
+        (Reason.OFFLOAD_OVER_SLOW_ZERO3,),
+    ),
+    **{
+        f"{offload.name} on one GPU, at once": (
+            *({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS, offload: FITS}, ONE, {}, offload),
+            (Reason.ONLY_OFFLOAD_FITS,),
+            (Q.FITS_ONE_GPU, *(Q.FITS_OFFLOAD,) * times),
+        )
+        for offload, times in ((ZERO2_OFFLOAD, 1), (ZERO3_OFFLOAD, 2))
+    },
+    **{
+        f"{offload.name} alone, over a {link} link": (
+            *({offload: FITS}, machine, {}, offload, (Reason.ONLY_OFFLOAD_FITS,)),
+        )
+        for offload in BOTH_OFFLOADS
+        for link, machine in (("fast", FAST), ("slow", SLOW))
+    },
+    "what is uncertain does not give way to offload, on one GPU": (
+        *({DDP: UNCERTAIN, ZERO2_OFFLOAD: FITS}, ONE, {}, DDP),
+        (Reason.REPLICATED_FITS, Reason.UNCERTAIN),
+    ),
+    "what is uncertain does not give way to offload": (
+        *({ZERO2: UNCERTAIN, ZERO3: UNCERTAIN, ZERO3_OFFLOAD: FITS}, FAST, {}, ZERO2),
+        (Reason.MIDDLE_FITS, Reason.UNCERTAIN),
+    ),
+    "an uncertain stage that was asked for": (
+        *({ZERO2: UNCERTAIN, ZERO3: FITS}, FAST, {"stage": 2}, ZERO2),
+        (Reason.ASKED_FOR, Reason.UNCERTAIN),
+    ),
+    "of the offloads of a stage the least frugal that fits": (
+        *({ZERO3_OFFLOAD: FITS, ZERO3_OFFLOAD_OPTIMIZER: FITS}, FAST),
+        *({"stage": 3, "offload": AUTO}, ZERO3_OFFLOAD_OPTIMIZER, (Reason.ASKED_FOR,)),
+    ),
+    **{
+        f"stage {stage} with offload {offload}": (
+            *(EVERY, FAST, {"stage": stage, "offload": offload}, strategy, (Reason.ASKED_FOR,)),
+        )
+        for stage, offload, strategy in (
+            (2, OffloadChoice.OPTIMIZER, ZERO2_OFFLOAD),
+            (3, OffloadChoice.OPTIMIZER, ZERO3_OFFLOAD_OPTIMIZER),
+            (3, OffloadChoice.ALL, ZERO3_OFFLOAD),
+            (3, OffloadChoice.NONE, ZERO3),
+            (3, AUTO, ZERO3),
+            (None, OffloadChoice.OPTIMIZER, ZERO2_OFFLOAD),
+            (None, OffloadChoice.ALL, ZERO3_OFFLOAD),
+        )
+    },
+}
 
 
-def test_zero2_is_the_recommended_middle() -> None:
-    decision = follow({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS})
-    assert ZERO2 == chosen(decision)
-    assert [FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_ZERO2] == asked(decision)
-    assert (Reason.MIDDLE_FITS,) == decision.reasons
+@pytest.mark.parametrize("row", TAKEN.values(), ids=TAKEN.keys())
+def test_the_flowchart_takes(row: tuple[Any, ...]) -> None:
+    verdicts, machine, wishes, strategy, reasons, *questions = row
+    decision = follow(verdicts, machine, Constraints(**wishes))
+    assert (strategy, reasons) == (chosen(decision), decision.reasons)
+    assert questions in ([], [(*asked(decision),)])
 
 
 @pytest.mark.parametrize(
@@ -157,17 +245,6 @@ def test_beside_a_stage_that_was_asked_for_stands_what_the_flowchart_would_choos
 ) -> None:
     found = follow(verdicts, constraints=Constraints(stage=stage)).otherwise
     assert other == (found and found.strategy)
-
-
-def test_over_a_slow_link_zero1_is_enough_when_only_optimizer_states_were_in_the_way() -> None:
-    decision = follow({ZERO1: FITS, ZERO2: FITS}, SLOW)
-    assert ZERO1 == chosen(decision)
-    assert [FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_ZERO1] == asked(decision)
-    assert (Reason.SLOW_LINK_ZERO1,) == decision.reasons
-
-
-def test_over_a_slow_link_zero2_is_taken_when_zero1_is_too_large() -> None:
-    assert ZERO2 == chosen(follow({ZERO2: FITS, ZERO3: FITS}, SLOW))
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO2, ZERO3, ZERO2_OFFLOAD, ZERO3_OFFLOAD])
@@ -267,21 +344,6 @@ def test_an_uncertain_strategy_is_passed_over_for_one_that_surely_runs(
     assert (*reasons, Reason.UNCERTAIN_PASSED_OVER) == decision.reasons[: len(reasons) + 1]
     passed = [a for a in decision.answers if verdicts.get(by_name(a.strategy)) is UNCERTAIN]
     assert {(False, HIGH_BYTES[UNCERTAIN])} == {(a.answer, a.need_bytes) for a in passed}
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "machine", "strategy"),
-    [
-        ({DDP: UNCERTAIN, ZERO2_OFFLOAD: FITS}, ONE, DDP),
-        ({ZERO2: UNCERTAIN, ZERO3: UNCERTAIN, ZERO3_OFFLOAD: FITS}, FAST, ZERO2),
-    ],
-)
-def test_what_is_uncertain_does_not_give_way_to_offload(
-    verdicts: Mapping[StrategyRow, Verdict], machine: Machine, strategy: StrategyRow
-) -> None:
-    decision = follow(verdicts, machine)
-    assert strategy == chosen(decision)
-    assert Reason.UNCERTAIN is decision.reasons[-1]
 
 
 LEANER, SURER, SIMPLER = (
@@ -534,16 +596,9 @@ def by_name(name: str | None) -> StrategyRow:
     return next((each for each in STRATEGIES if each.name == name), DDP)
 
 
-def test_over_a_slow_link_an_uncertain_zero2_is_taken_before_a_zero3_that_fits() -> None:
-    decision = follow({ZERO2: UNCERTAIN, ZERO3: FITS}, SLOW)
-    assert (ZERO2, (Reason.MIDDLE_FITS, Reason.UNCERTAIN)) == (chosen(decision), decision.reasons)
-    (remedy,) = find_remedies(decision)
+def test_beside_an_uncertain_zero2_over_a_slow_link_a_zero3_that_fits_is_offered() -> None:
+    (remedy,) = find_remedies(follow({ZERO2: UNCERTAIN, ZERO3: FITS}, SLOW))
     assert ("zero3", FITS) == (remedy.strategy, remedy.verdict)
-
-
-def test_an_uncertain_stage_that_was_asked_for_is_taken() -> None:
-    decision = follow({ZERO2: UNCERTAIN, ZERO3: FITS}, constraints=Constraints(stage=2))
-    assert (ZERO2, (Reason.ASKED_FOR, Reason.UNCERTAIN)) == (chosen(decision), decision.reasons)
 
 
 def test_beside_an_uncertain_choice_what_makes_it_fit_is_offered() -> None:
@@ -555,59 +610,6 @@ def test_beside_an_uncertain_choice_what_makes_it_fit_is_offered() -> None:
     remedies = find_remedies(decision)
     assert {"gradient_checkpointing": True} in [remedy.change for remedy in remedies]
     assert {remedy.verdict for remedy in remedies} <= {FITS, TIGHT}
-
-
-@pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
-def test_one_gpu_weighs_offload_at_once(strategy: StrategyRow) -> None:
-    decision = follow({ZERO1: FITS, ZERO2: FITS, ZERO3: FITS, strategy: FITS}, ONE)
-    assert strategy == chosen(decision)
-    assert {FlowchartQuestion.FITS_ONE_GPU, FlowchartQuestion.FITS_OFFLOAD} == set(asked(decision))
-    assert (Reason.ONLY_OFFLOAD_FITS,) == decision.reasons
-
-
-def test_zero3_is_taken_over_a_fast_link() -> None:
-    decision = follow({ZERO3: FITS, ZERO2_OFFLOAD: FITS})
-    assert ZERO3 == chosen(decision)
-    assert [
-        FlowchartQuestion.FITS_ONE_GPU,
-        FlowchartQuestion.FITS_ZERO2,
-        FlowchartQuestion.FAST_INTERCONNECT,
-        FlowchartQuestion.FITS_ZERO3,
-    ] == asked(decision)
-    assert (Reason.FAST_LINK_ZERO3,) == decision.reasons
-
-
-def test_zero3_is_refused_over_a_slow_link() -> None:
-    decision = follow({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW)
-    assert chosen(decision) is None
-    assert (Reason.SLOW_LINK_REFUSES_ZERO3,) == decision.reasons
-
-
-@pytest.mark.parametrize(
-    ("constraints", "strategy", "reason"),
-    [
-        (Constraints(allow_slow=True), ZERO3, Reason.SLOW_ALLOWED),
-        (Constraints(offload=OffloadChoice.AUTO), ZERO2_OFFLOAD, Reason.OFFLOAD_OVER_SLOW_ZERO3),
-        (Constraints(offload=OffloadChoice.AUTO, allow_slow=True), ZERO3, Reason.SLOW_ALLOWED),
-    ],
-)
-def test_a_slow_zero3_is_replaced_or_taken_when_the_person_says_so(
-    constraints: Constraints, strategy: StrategyRow, reason: Reason
-) -> None:
-    decision = follow({ZERO3: FITS, ZERO2_OFFLOAD: FITS, ZERO3_OFFLOAD: FITS}, SLOW, constraints)
-    assert (strategy, (reason,)) == (chosen(decision), decision.reasons)
-
-
-def test_the_larger_offload_replaces_a_slow_zero3_when_the_smaller_one_does_not_fit() -> None:
-    constraints = Constraints(offload=OffloadChoice.AUTO)
-    assert ZERO3_OFFLOAD == chosen(follow({ZERO3: FITS, ZERO3_OFFLOAD: FITS}, SLOW, constraints))
-
-
-@pytest.mark.parametrize("machine", [FAST, SLOW])
-@pytest.mark.parametrize("strategy", [ZERO2_OFFLOAD, ZERO3_OFFLOAD])
-def test_offload_is_taken_when_zero3_does_not_fit(strategy: StrategyRow, machine: Machine) -> None:
-    decision = follow({strategy: FITS}, machine)
-    assert (strategy, (Reason.ONLY_OFFLOAD_FITS,)) == (chosen(decision), decision.reasons)
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE])
@@ -644,31 +646,6 @@ def test_a_stage_that_does_not_fit_is_refused_unless_forced(strategy: StrategyRo
     assert chosen(follow(others, constraints=Constraints(stage=strategy.stage))) is None
     forced = follow(others, constraints=Constraints(stage=strategy.stage, force=True))
     assert (strategy, (Reason.FORCED,)) == (chosen(forced), forced.reasons)
-
-
-@pytest.mark.parametrize(
-    ("stage", "offload", "strategy"),
-    [
-        (2, OffloadChoice.OPTIMIZER, ZERO2_OFFLOAD),
-        (3, OffloadChoice.OPTIMIZER, ZERO3_OFFLOAD_OPTIMIZER),
-        (3, OffloadChoice.ALL, ZERO3_OFFLOAD),
-        (3, OffloadChoice.NONE, ZERO3),
-        (3, OffloadChoice.AUTO, ZERO3),
-        (None, OffloadChoice.OPTIMIZER, ZERO2_OFFLOAD),
-        (None, OffloadChoice.ALL, ZERO3_OFFLOAD),
-    ],
-)
-def test_a_stage_and_an_offload_name_a_strategy(
-    stage: int | None, offload: OffloadChoice, strategy: StrategyRow
-) -> None:
-    constraints = Constraints(stage=stage, offload=offload)
-    assert strategy == chosen(follow(dict.fromkeys(STRATEGIES, FITS), constraints=constraints))
-
-
-def test_of_the_offloads_of_a_stage_the_least_frugal_that_fits_is_taken() -> None:
-    fitting = dict.fromkeys((ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER), FITS)
-    constraints = Constraints(stage=3, offload=OffloadChoice.AUTO)
-    assert ZERO3_OFFLOAD_OPTIMIZER == chosen(follow(fitting, constraints=constraints))
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,6 @@ JOB = Job(
     model=read_model("llama-3.2-1b"),
     workload=Workload(micro_batch=4, gradient_checkpointing=True),
 )
-DAY = "2026-11-22"
 
 
 def died(decision: Decision, strategy: Strategy, memory: MemoryKind = MemoryKind.GPU) -> RanOut:

@@ -394,7 +394,7 @@ def is_spelled(found: str, part: KeyToken | Node) -> bool:
             return found == value or f"[{value!r}]" == as_parsed(f"[{found}\n]")
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(WRITTEN.filter(as_parsed) | TEXTS.filter(as_parsed))
 @example(CONFIG)
 def test_every_key_and_value_stands_where_its_place_says(text: str) -> None:

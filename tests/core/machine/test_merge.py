@@ -230,7 +230,6 @@ LINK = Interconnect(link_class=LinkClass.NVLINK_ALL, bytes_per_s=450 * GB)
 PARTIAL = Interconnect(
     link_class=LinkClass.NVLINK_PARTIAL, bytes_per_s=25 * GB, weakest_pair=(2, 3)
 )
-NETWORK = Network(kind=NetworkKind.INFINIBAND, bytes_per_s=400 * GB)
 TCP = Network(kind=NetworkKind.ETHERNET, bytes_per_s=3 * GB)
 NAME = "NVIDIA H100 80GB HBM3"
 A100 = "NVIDIA A100-SXM4-80GB"

@@ -65,9 +65,6 @@ def part_bytes(held: HostNeed, phase: HostPhase, kind: AllocationKind) -> int:
     return sum(each.size_bytes for each in held.phases[phase] if each.kind is kind)
 
 
-STARTED_WITH_STAGE_3 = [row for row in read_every_row() if host_at_stage_3(row)]
-
-
 def test_the_host_memory_of_a_run_at_stage_3_is_that_of_its_init_or_of_its_steps() -> None:
     found = {row["id"]: said for row in read_every_row() if (said := host_at_stage_3(row))}
     assert len(found) > 150
