@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -267,6 +268,7 @@ def step_errors(folder: Path = DRAWN_ROWS) -> Iterator[list[float]]:
         yield errors
 
 
+@cache
 def drawn_section() -> str:
     """Of docs/accuracy.md."""
     every = find_all()

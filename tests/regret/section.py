@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from measured.rows import read_model
 from regret.autotuner import autotuner_table
@@ -64,6 +65,7 @@ with the settings of the autotuner, 56.8 with settings found by hand (ZeRO-1, mi
 """
 
 
+@cache
 def make_regrets() -> list[Regret]:
     """Every job, with what was measured of it so far."""
     rows = by_setting(read_regret_rows())

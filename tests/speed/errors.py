@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from accuracy.split import Split
@@ -207,6 +208,7 @@ def _of_repeats() -> str:
     )
 
 
+@cache
 def step_times() -> str:
     """The section of docs/accuracy.md."""
     sides = (*_of_sides(), *_of_calibration(), _of_synchronised())

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from typing import NamedTuple
 
 from speed.repeats import by_setting
@@ -37,11 +37,15 @@ def log_error(sample: Sample, costs: Costs) -> float:
     return math.log(_predicted_seconds(sample, costs) / sample.measured_seconds)
 
 
-def _are_rivals(one: Sample, other: Sample) -> bool:
-    """Whether a person could take one for the other."""
-    alike = one.setting == other.setting and one.free_running == other.free_running
-    ranks = one.rank, other.rank
-    return alike and len({(each.strategy.name, each.workload) for each in ranks}) > 1
+def _rivals(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Sample]]:
+    """Each two of which a person could take one for the other."""
+    alike: dict[object, list[Sample]] = {}
+    for each in samples:
+        alike.setdefault((each.setting, each.free_running), []).append(each)
+    for one, other in chain.from_iterable(combinations(each, 2) for each in alike.values()):
+        ways = [(each.rank.strategy.name, each.rank.workload) for each in (one, other)]
+        if ways[0] != ways[1]:
+            yield one, other
 
 
 def _are_apart(one: Sample, other: Sample) -> bool:
@@ -50,17 +54,16 @@ def _are_apart(one: Sample, other: Sample) -> bool:
 
 
 def _count(pairs: Iterable[tuple[Sample, Sample]], predict: Callable[[Sample], float]) -> Ranking:
-    right = found = 0
-    for one, other in pairs:
-        fast, slow = sorted((one, other), key=lambda each: each.measured_seconds)
-        found += 1
-        right += predict(fast) < predict(slow)
-    return Ranking(right, found)
+    both = [sorted(pair, key=lambda each: each.measured_seconds) for pair in pairs]
+    predicted = {id(each): each for pair in both for each in pair}
+    seconds = {key: predict(each) for key, each in predicted.items()}
+    right = sum(seconds[id(fast)] < seconds[id(slow)] for fast, slow in both)
+    return Ranking(right, len(both))
 
 
 def rank_runs(samples: Iterable[Sample], costs: Costs) -> Ranking:
     """Of single runs, each with the reading of its own host."""
-    pairs = (pair for pair in combinations(samples, 2) if _are_rivals(*pair) and _are_apart(*pair))
+    pairs = (pair for pair in _rivals(samples) if _are_apart(*pair))
     return _count(pairs, lambda each: _predicted_seconds(each, costs))
 
 
@@ -116,7 +119,7 @@ def rank_by_other_runs(samples: Iterable[Sample], costs: Costs) -> tuple[Ranking
 
 
 def _repeated_pairs(samples: Iterable[Sample]) -> Iterator[tuple[Sample, Sample]]:
-    repeated = [group for group in by_setting(samples) if len(group) > 1]
-    for one, other in combinations(repeated, 2):
-        if _are_rivals(one[0], other[0]):
-            yield from (pair for pair in product(one, other) if _are_apart(*pair))
+    repeated = {id(group[0]): group for group in by_setting(samples) if len(group) > 1}
+    for one, other in _rivals(group[0] for group in repeated.values()):
+        runs = product(repeated[id(one)], repeated[id(other)])
+        yield from (pair for pair in runs if _are_apart(*pair))
