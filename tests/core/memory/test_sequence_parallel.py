@@ -3,6 +3,7 @@
 import json
 import statistics
 import sys
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -70,11 +71,11 @@ SHARED = {
         .splitlines()
         if (row := json.loads(line))["sequence_parallel"] > 1
     ]
-    for name in ("x2", "one-card")
+    for name in ("x2", "x2-b", "one-card")
 }
 
 
-@pytest.mark.parametrize("row", [*SHARED["x2"], *SHARED["one-card"]], ids=lambda row: row["id"])
+@pytest.mark.parametrize("row", [*chain(*SHARED.values())], ids=lambda row: row["id"])
 def test_what_gpus_held_lies_within_the_bounds(row: dict[str, Any]) -> None:
     workload = workload_of(row)
     asked = job(workload, read_model(row["model"]), parse_spec(f"{row['gpus']}xH200", TABLE))
@@ -90,16 +91,19 @@ def off(row: dict[str, Any]) -> float:
     return abs(max(each.peak_bytes for each in predict_ranks(row)) / measured_bytes - 1)
 
 
-@pytest.mark.parametrize(("name", "runs"), [("x2", 13), ("one-card", 5)])
-def test_what_gpus_held_is_predicted(name: str, runs: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "runs", "mean", "worst"),
+    [("x2", 13, 0.01, 0.03), ("x2-b", 8, 0.013, 0.04), ("one-card", 5, 0.01, 0.03)],
+)
+def test_what_gpus_held_is_predicted(name: str, runs: int, mean: float, worst: float) -> None:
     """Two GPUs: half of the runs were dealt aside by a hash before the others mended the formulas.
 
-    Two and four ranks of one card, three of the runs as 2 groups of 2: none mended a formula.
+    A second lease of two, and ranks of one card, some as 2 groups of 2: none mended a formula.
     """
     errors = [off(row) for row in SHARED[name]]
     assert runs == len(errors)
-    assert statistics.mean(errors) < 0.01
-    assert max(errors) < 0.03
+    assert statistics.mean(errors) < mean
+    assert max(errors) < worst
 
 
 def test_what_ran_out_of_memory_does_not_fit() -> None:
@@ -262,12 +266,13 @@ def test_what_is_left_without_the_tokens_does_not_depend_on_them() -> None:
 
 
 def test_launches_on_two_gpus_learned_the_same_with_and_without_sharing() -> None:
-    """As docs/guides/long-sequences.md says; TRL's SFT had the samples of the Trainer."""
+    """As docs/guides/long-sequences.md says."""
     path = TESTS / "measured" / "shared" / "2026-11-h200-x2-launches.json"
     rows = json.loads(path.read_text(encoding="utf-8"))
-    alone = {row["script"]: row for row in rows if row["sequence_parallel"] == 1}
+    alone = {(row["script"], row["stage"]): row for row in rows if row["sequence_parallel"] == 1}
+    assert {row["stage"] for row in rows} == {2, 3}
     for row in rows:
-        other = alone.get(row["script"], alone["Trainer"])
+        other = alone[row["script"], row["stage"]]
         assert 1024 == row["tokens"] * row["sequence_parallel"]
         assert 4 == row["global_batch"]
         assert row["losses"] == pytest.approx(other["losses"], abs=2e-4)
