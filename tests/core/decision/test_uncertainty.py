@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from itertools import product
 from statistics import mean, median
 from typing import Any
@@ -140,6 +141,12 @@ def test_the_peak_of_every_rank_lies_in_its_interval() -> None:
 EVERY = read_every_row()
 
 
+@cache
+def assumed() -> list[tuple[Row, Sequence[Assumption]]]:
+    """Every run, with what its interval rests on."""
+    return [(row, interval_of(row).assumptions) for row in ROWS]
+
+
 def test_the_peak_of_every_rank_lies_in_the_interval_of_its_trace() -> None:
     traces = [(row, traced) for row in EVERY if (traced := trace_of(row))]
     assert len(traces) > 20
@@ -166,7 +173,7 @@ def test_a_rate_is_what_a_row_needs_or_rests_on_few_runs(
     doubt: Doubt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a percent less would leave a row outside; few are nine runs, or two families."""
-    doubted = [row for row in ROWS if doubt.what in interval_of(row).assumptions]
+    doubted = [row for row, said in assumed() if doubt.what in said]
     families = {read_model(row["model"]).architecture.family for row in doubted}
     less = [replace(d, rate=d.rate - 0.005) if d is doubt else d for d in DOUBTS]
     monkeypatch.setattr("zerowiz.core.decision.uncertainty.DOUBTS", less)

@@ -248,7 +248,11 @@ CONFIGS: Mapping[str, list[dict[str, object]]] = {
     "vit": [DROPPED | {"image_size": 32, "patch_size": 8}],
 }
 CASES = [
-    (family, config, attention, micro_batch, packing)
+    pytest.param(
+        *(family, config, attention, micro_batch, packing),
+        # One sequence is tried with a family's first config for every change.
+        marks=pytest.mark.slow if micro_batch == 1 and config is not configs[0] else (),
+    )
     for family, configs in CONFIGS.items()
     for config in configs
     for attention in (Attention.SDPA, Attention.EAGER)
