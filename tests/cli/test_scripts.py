@@ -643,7 +643,7 @@ def test_a_plan_for_this_machine_names_a_bad_release_that_is_installed(
     (folder / "train.py").write_text(PLAIN, encoding="utf-8")
     (folder / "env" / "deepspeed-0.18.2.dist-info").mkdir(parents=True)
     monkeypatch.syspath_prepend(folder / "env")
-    step = ("--micro-batch", "1", "--precision", "bf16", "train.py")
+    step = ("--micro-batch", "1", "--grad-accum", "2", "--precision", "bf16", "train.py")
     assert "note: deepspeed 0.18.2 is installed" in here("plan", *CPU, "--stage", "2", *step).stderr
     assert "0.18.2" not in here("plan", *CPU, "--stage", "1", *step).stderr
     assert "0.18.2" not in here("plan", *A100, "--model", "10m", "--stage", "2", *step).stderr

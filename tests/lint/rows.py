@@ -802,7 +802,10 @@ FOUND = (
         WARNING,
         truth=Truth.WORKS,
     ),
-    has("bad-release", zero(2), "zero_optimization.stage", 2, ERROR, OF_0_18_2),
+    has(
+        *("bad-release", top('"gradient_accumulation_steps": 2', ZERO_2)),
+        *("zero_optimization.stage", 3, ERROR, OF_0_18_2),
+    ),
     has(
         "bad-release",
         top(ZERO_2, '"bf16": {"enabled": true}'),
@@ -1140,6 +1143,7 @@ SILENT = (
     ("wrong-type", top('"optimizer": {"type": "AdamW", "params": null}'), DEEPSPEED),
     ("not-a-choice", top('"data_types": {"grad_accum_dtype": "bfloat16"}'), DEEPSPEED),
     ("misplaced-key", top('"pipeline": {"activation_checkpointing": true}'), DEEPSPEED),
+    ("bad-release", top('"gradient_accumulation_steps": 1', ZERO_2), OF_0_18_2),
     ("bad-release", zero(1), OF_0_18_2),
     (
         "bad-release",

@@ -538,7 +538,7 @@ CASES = (
     case("old-deepspeed", installed(deepspeed="0.19.7"), installed(deepspeed="0.19.8")),
     case(
         "bad-release",
-        bad_release(ZERO2, deepspeed="0.18.2"),
+        bad_release(ZERO2, workload=Workload(accumulation_steps=2), deepspeed="0.18.2"),
         bad_release(ZERO1, deepspeed="0.18.2"),
     ),
     case("other-environment", started_by(own=False), started_by(own=True)),

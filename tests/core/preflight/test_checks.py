@@ -631,7 +631,8 @@ def test_a_row_is_found_from_its_first_release_until_its_last(row: BadRelease) -
 
     for strategy in STRATEGIES:
         is_met = strategy.stage in row.when.get("stage", (0, 1, 2, 3))
-        is_met = is_met and ("offload" not in row.when or strategy.offload is not Offload.NONE)
+        offloads = strategy.offload is not Offload.NONE
+        is_met = is_met and offloads in row.when.get("offload", (True, False))
         assert found(row.since, strategy) == ([row.severity] if is_met else []), strategy.name
         assert found(row.until, strategy) == found(row.upgrade, strategy) == []
 
@@ -680,19 +681,24 @@ def test_every_row_names_a_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"),
+    ("steps", "version", "expected"),
     [
-        ("0.17.5", []),
-        ("0.17.6", [Severity.ERROR]),
-        ("0.18.2+cu13", [Severity.ERROR]),
-        ("0.18.3", []),
-        ("0.19.8", []),
-        ("0.18", []),
-        ("odd", []),
+        (2, "0.17.5", []),
+        (2, "0.17.6", [Severity.ERROR]),
+        (2, "0.18.2+cu13", [Severity.ERROR]),
+        (1, "0.18.2", []),
+        (2, "0.19.8", []),
+        (2, "0.18", []),
+        (2, "odd", []),
     ],
 )
-def test_gradients_are_wrong_in_a_span_of_deepspeed(version: str, expected: list[Severity]) -> None:
-    assert expected == severities(bad_release(ZERO2, deepspeed=version))
+def test_gradients_are_wrong_in_a_span_of_deepspeed(
+    steps: int, version: str, expected: list[Severity]
+) -> None:
+    workload = Workload(accumulation_steps=steps)
+    assert expected == severities(bad_release(ZERO2, workload=workload, deepspeed=version))
+    of_stage_1 = severities(bad_release(ZERO1, workload=workload, deepspeed=version))
+    assert Severity.ERROR not in of_stage_1
 
 
 @pytest.mark.parametrize(

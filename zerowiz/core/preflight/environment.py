@@ -142,7 +142,7 @@ BAD_RELEASE = Rule(
     name="bad-release",
     severity=Severity.ERROR,
     why="the job trains wrongly, loses its weights, or ends where another release would not",
-    when="a release of DeepSpeed, transformers, accelerate or trl that is known to harm such a job",
+    when="a release of DeepSpeed or a library of Hugging Face that is known to harm such a job",
 )
 # What the rows with `torch` call 2.10.
 _NEW_TORCH = (2, 10)
