@@ -25,7 +25,7 @@ from recorded import Install, put_under_pynvml
 from zerowiz.cli.commands import main
 
 # A slow machine breaks no law. Each is tried a few times for every change, and more often in CI.
-for profile, examples in (("few", 12), ("more", 60), ("thorough", 1000)):
+for profile, examples in (("few", 8), ("more", 60), ("thorough", 1000)):
     hypothesis.settings.register_profile(profile, max_examples=examples, deadline=None)
 hypothesis.settings.load_profile("few")
 

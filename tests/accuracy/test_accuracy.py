@@ -109,6 +109,7 @@ def test_no_figure_is_worse_than_the_committed_one() -> None:
     assert [] == worse(now(), COMMITTED.records)
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_committed_figures_say() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert render(COMMITTED.records, COMMITTED.versions) == page

@@ -56,6 +56,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_agree_on_the_least(tmp_path: Path) -> None:
     words = [sys.executable, "-c", TWO_RANKS]
     ranks = [

@@ -250,8 +250,10 @@ CONFIGS: Mapping[str, list[dict[str, object]]] = {
 CASES = [
     pytest.param(
         *(family, config, attention, micro_batch, packing),
-        # One sequence is tried with a family's first config for every change.
-        marks=pytest.mark.slow if micro_batch == 1 and config is not configs[0] else (),
+        # For every change: all of a family's first config, and the fused kernel with the others.
+        marks=()
+        if config is configs[0] or (attention, micro_batch) == (Attention.SDPA, 2)
+        else pytest.mark.slow,
     )
     for family, configs in CONFIGS.items()
     for config in configs
@@ -346,18 +348,25 @@ ADAPTED_BAND = 0.012
 
 
 def frozen_blocks() -> Iterator[Any]:
-    """Every family with each kernel, some layers and all, sharded and not; any two of them always."""
+    """Every family with each kernel, some layers and all, sharded and not.
+
+    With the slow tests, any two of them; for every change, those with the fused kernel.
+    """
     for family, attention, some, sharded in product(
         CONFIGS, (Attention.SDPA, Attention.EAGER), (False, True), (False, True)
     ):
         if (family, attention) != ("gemma2", Attention.SDPA):
+            fused = attention is Attention.SDPA or family == "gemma2"
             sampled = (some == sharded) is (attention is Attention.SDPA)
             yield pytest.param(
                 family,
                 attention,
                 some,
                 sharded,
-                marks=() if sampled else pytest.mark.thorough,
+                marks=(
+                    *([] if sampled else [pytest.mark.thorough]),
+                    *([] if fused else [pytest.mark.slow]),
+                ),
                 id=f"{family}-{attention}-{'some' if some else 'all'}-{'sharded' if sharded else 'whole'}",
             )
 
