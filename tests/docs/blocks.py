@@ -164,7 +164,7 @@ def check_examples() -> str:
 
 def by_earlier_steps() -> dict[str, str]:
     """What `doctor` shows where an earlier step of a launch refuses the job."""
-    cpu = ("--accelerator", "cpu", "--gpus-per-node", "2", "--host-memory", "8GiB")
+    cpu = ("--accelerator", "cpu", "--gpus-per-node", "2", "--host-memory", "3GiB")
     with empty_desk() as patch:
         # Not every CPU computes bf16, and what fits differs by that.
         patch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
