@@ -8,9 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, Unpack
 
-import deepspeed
 import torch
-from measured.models import build_optimizer, make_batch
 from measured.ranks import (
     Case,
     Iteration,
@@ -341,6 +339,8 @@ def train_by_engine(
     timing: TimingPass,
 ) -> None:
     """Initialize, and take every optimizer step of the case on one batch."""
+    from measured.models import make_batch
+
     engine = initialize(case, model, recorder)
     batch = make_batch(model, case, device)
     for iteration in range(case["steps"]):
@@ -355,6 +355,10 @@ def train_by_engine(
 
 def initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:
     """The engine of DeepSpeed with the model in it."""
+    # The ranks have loaded both; who asks for a meter alone does without.
+    import deepspeed
+    from measured.models import build_optimizer
+
     with recorder.measured("init"):
         trainable = [p for p in model.parameters() if p.requires_grad]
         config = dict(case["ds_config"])
