@@ -95,6 +95,7 @@ GPU_RATES = GpuRates(
     bf16_flop_per_s=10**15,
     fp16_flop_per_s=10**15,
     fp32_flop_per_s=10**14,
+    exponentials_per_s=10**13,
     memory_bytes_per_s=10**12,
     pcie_bytes_per_s=10**10,
     nvlink_bytes_per_s=10**11,

@@ -7,8 +7,10 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from accuracy.split import Split
 from measured.rows import buffers_of, predict_ranks, read_model, strategy_of, workload_of
 from paths import TESTS
+from speed.samples import sample_of
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, FlowchartQuestion, Reason, decide
@@ -104,6 +106,21 @@ def test_what_gpus_held_is_predicted(name: str, runs: int, mean: float, worst: f
     assert runs == len(errors)
     assert statistics.mean(errors) < mean
     assert max(errors) < worst
+
+
+@pytest.mark.parametrize("name", ["x2", "x2-b"])
+def test_steps_of_two_gpus_are_predicted(name: str) -> None:
+    """Full fine-tuning and LoRA at each stage; no constant was fitted on them, and x2-b came later."""
+    errors: dict[Split, list[float]] = {side: [] for side in Split}
+    for row in SHARED[name]:
+        sample = sample_of({"file": name, **row})
+        time = None if sample is None else sample.predict()
+        assert sample is not None
+        assert time is not None, row["id"]
+        assert time.low_seconds <= sample.measured_seconds <= time.high_seconds, row["id"]
+        errors[sample.side].append(abs(time.expected_seconds / sample.measured_seconds - 1))
+    for side in errors.values():
+        assert statistics.median(side) < 0.15
 
 
 def test_what_ran_out_of_memory_does_not_fit() -> None:

@@ -58,6 +58,8 @@ class GpuRates(Struct, frozen=True, kw_only=True):
     fp16_flop_per_s: int
     fp32_flop_per_s: int
     """Outside the tensor cores, as torch computes unless a script allows TF32."""
+    exponentials_per_s: int
+    """Shah 2024, FlashAttention-3, section 3.2: half as long as the products of a head of 128."""
     memory_bytes_per_s: int
     pcie_bytes_per_s: int
     """In one direction."""
@@ -73,6 +75,9 @@ class GpuRates(Struct, frozen=True, kw_only=True):
         }[precision]
 
 
+_LAST_OF_64_LANES = (8, 0)
+
+
 def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
     """The rates of the GPUs of this machine.
 
@@ -85,10 +90,14 @@ def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
     if len(matches) != 1:
         return None
     (row,) = matches
+    # CUDA C++ Programming Guide, arithmetic instructions: a multiprocessor takes 16 exponentials in
+    # a cycle, and each of its lanes does two operations.
+    lanes = 64 if row.compute_capability <= _LAST_OF_64_LANES else 128
     return GpuRates(
         bf16_flop_per_s=row.bf16_flop_per_s,
         fp16_flop_per_s=row.fp16_flop_per_s,
         fp32_flop_per_s=row.fp32_flop_per_s,
+        exponentials_per_s=row.fp32_flop_per_s // (lanes // 8),
         memory_bytes_per_s=row.memory_bytes_per_s,
         pcie_bytes_per_s=row.pcie_bytes_per_s,
         nvlink_bytes_per_s=row.nvlink_bytes_per_s,
@@ -171,7 +180,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     product_fraction: float
     """Of the nominal FLOP/s, reached by a large product of matrices."""
     attention_fraction: float
-    """The same of a fused attention kernel."""
+    """The same of the products of a fused attention kernel, beside which it takes exponentials."""
     masked_attention_fraction: float
     """The same of one that is given a mask."""
     memory_fraction: float
