@@ -58,8 +58,9 @@ class GpuRates(Struct, frozen=True, kw_only=True):
     fp16_flop_per_s: int
     fp32_flop_per_s: int
     """Outside the tensor cores, as torch computes unless a script allows TF32."""
-    exponentials_per_s: int
-    """Shah 2024, FlashAttention-3, section 3.2: half as long as the products of a head of 128."""
+    exponential_rate: int
+    """Of a second. Shah 2024, FlashAttention-3, section 3.2: beside a head of 128 values it is half
+    of the time of its products."""
     memory_bytes_per_s: int
     pcie_bytes_per_s: int
     """In one direction."""
@@ -97,7 +98,7 @@ def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
         bf16_flop_per_s=row.bf16_flop_per_s,
         fp16_flop_per_s=row.fp16_flop_per_s,
         fp32_flop_per_s=row.fp32_flop_per_s,
-        exponentials_per_s=row.fp32_flop_per_s // (lanes // 8),
+        exponential_rate=row.fp32_flop_per_s // (lanes // 8),
         memory_bytes_per_s=row.memory_bytes_per_s,
         pcie_bytes_per_s=row.pcie_bytes_per_s,
         nvlink_bytes_per_s=row.nvlink_bytes_per_s,

@@ -462,7 +462,7 @@ def _attention_seconds(
     flops = 4 * tokens * (a.query_size or a.hidden_size)
     if family is not None and falls_back(a, workload):
         return flops * a.layers * length / (rates.fp32_flop_per_s * costs.product_fraction)
-    exponentials_seconds = tokens * a.heads / rates.exponentials_per_s
+    exponentials_seconds = tokens * a.heads / rates.exponential_rate
     fused_seconds = flops / (flop_per_s * costs.attention_fraction) + exponentials_seconds
     masked_seconds = flops / (flop_per_s * costs.masked_attention_fraction)
     return unmasked * fused_seconds + masked * length * masked_seconds
