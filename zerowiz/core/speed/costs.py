@@ -59,8 +59,10 @@ class GpuRates(Struct, frozen=True, kw_only=True):
     fp32_flop_per_s: int
     """Outside the tensor cores, as torch computes unless a script allows TF32."""
     exponential_rate: int
-    """Of a second. Shah 2024, FlashAttention-3, section 3.2: beside a head of 128 values it is half
-    of the time of its products."""
+    """In a second. With a head of 128 values an H100's exponentials take half as long as products.
+
+    Shah 2024, FlashAttention-3, section 3.2.
+    """
     memory_bytes_per_s: int
     pcie_bytes_per_s: int
     """In one direction."""
