@@ -127,6 +127,7 @@ def scheduler(name: str, params: str) -> str:
 
 
 OLD_BF16 = top('"bfloat16": {"loss_scale": 0}')
+ACCUMULATES = top('"gradient_accumulation_steps": 2', ZERO_2)
 MODEL_CONFIG = '{"model_type": "llama", "hidden_size": 8, "vocab_size": 16}'
 # A hyphen is a letter wrong to DeepSpeed, and GPT-NeoX's own spelling.
 GPT_NEOX = """{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1},
@@ -802,10 +803,7 @@ FOUND = (
         WARNING,
         truth=Truth.WORKS,
     ),
-    has(
-        *("bad-release", top('"gradient_accumulation_steps": 2', ZERO_2)),
-        *("zero_optimization.stage", 3, ERROR, OF_0_18_2),
-    ),
+    has("bad-release", ACCUMULATES, "zero_optimization.stage", 3, ERROR, OF_0_18_2),
     has(
         "bad-release",
         top(ZERO_2, '"bf16": {"enabled": true}'),

@@ -38,15 +38,10 @@ class Scope:
         """The values that each name is bound to; None is a value that is not followed."""
         self.caps: set[str] = set()
         """The names of `if x > MOST: x = MOST`."""
-        self.outer: set[str] = set()
-        """The names that it binds in the scopes around it."""
 
     def bind(self, name: str, value: ast.expr | None) -> None:
         """Add a value to those of a name."""
-        if name in self.outer and self.parent is not None:
-            self.parent.owner(name).bind(name, value)
-        else:
-            self.values.setdefault(name, []).append(value)
+        self.values.setdefault(name, []).append(value)
 
     def owner(self, name: str) -> "Scope":
         """The scope in which a name is found."""
@@ -220,12 +215,9 @@ def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
 def never_holds(test: ast.expr, scope: Scope) -> bool:
     """Whether constants alone make a condition false."""
     for part in conjuncts(test):
-        match part:
-            case ast.UnaryOp(op=ast.Not(), operand=inner):
-                is_false = bool(literal(inner, scope))
-            case _:
-                is_false = literal(part, scope) in {0, ""}
-        if is_false:
+        is_negated = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
+        value = literal(getattr(part, "operand", part), scope)
+        if value is not None and bool(value) is is_negated:
             return True
     return False
 
@@ -553,6 +545,8 @@ class _ScopeVisitor(ast.NodeVisitor):
         """The expressions that the `with` blocks around opened, by name."""
         self._results: list[tuple[list[str], ast.expr]] = []
         self._parsing_functions: set[str] = set()
+        self._bound_elsewhere: set[str] = set()
+        """The names of `global` and `nonlocal`."""
         self._unfreezing: list[tuple[str, ast.expr | ast.stmt]] = []
         self.visit(tree)
         self._find_namespaces()
@@ -575,9 +569,10 @@ class _ScopeVisitor(ast.NodeVisitor):
         """Whether the script itself makes a condition false, in every run."""
         names = {node.id for node in nodes_of(test) if isinstance(node, ast.Name)}
         # nanoGPT's train.py: what it executes sets its variables.
-        is_open = bool(self.source.stars) or any(c.method in _BINDING for c in self.source.calls)
-        is_known = not names or not (is_open or names & self.source.imports.keys())
-        return is_known and never_holds(test, scope)
+        is_open = bool(self.source.stars) or not _BINDING.isdisjoint(self.source.by_method)
+        if names and (is_open or names & {*self.source.imports, *self._bound_elsewhere}):
+            return False
+        return never_holds(test, scope)
 
     def _find_namespaces(self) -> None:
         """Collect the names of what `parse_args()`, or a function that calls it, returns."""
@@ -615,7 +610,7 @@ class _ScopeVisitor(ast.NodeVisitor):
                 has_left = has_left or _leaves(statement)
 
     def visit_Global(self, node: ast.Global | ast.Nonlocal) -> None:
-        self._scope.outer.update(node.names)
+        self._bound_elsewhere.update(node.names)
 
     visit_Nonlocal = visit_Global  # noqa: N815 - the name ast looks for
 
