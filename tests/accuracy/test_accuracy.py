@@ -241,6 +241,7 @@ def test_runs_that_came_or_went_are_said_and_blame_no_group() -> None:
     assert [f"{worst.file}: 1 runs have no committed figure"] == worse(now(), rest)
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_run_and_every_verdict() -> None:
     page = render(now(), COMMITTED.versions)
     rows = [line for line in page.splitlines() if line.startswith("| ")]
