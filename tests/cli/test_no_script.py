@@ -293,10 +293,10 @@ NO_CANDIDATE = "no candidate is certain to fit"
         (ON_CPU, "has no speeds for a CPU, so the flowchart chooses"),
         (TIGHT, f"{NO_CANDIDATE}, so the flowchart chooses"),
         # Where a stage was asked for, no flowchart is said to choose.
-        ((*OF_STAGE_2, "--no-gradient-checkpointing"), f"Search {NO_CANDIDATE} next .config only"),
+        ((*OF_STAGE_2, "--no-gradient-checkpointing"), f"Search {NO_CANDIDATE} next .config for"),
         (("--machine", "RTX4090", "--model", "70b"), rf"Chosen none: .*Search {NO_CANDIDATE}$"),
         (ON_8, r"Why it is the fastest of \d+ candidates that fit; the next, ZeRO-2, "),
-        (ON_4, "Why it is the only candidate that is certain to fit next .config only"),
+        (ON_4, "Why it is the only candidate that is certain to fit next .config for"),
         (ON_ONE, "Why ZeRO-1 2 x 16 is as fast: within 5 % zerowiz takes the simplest"),
         (
             ON_ANY_HOST,

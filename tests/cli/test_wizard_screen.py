@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from cli.harness import (
     CTRL_C,
     DOWN,
     ENTER,
+    ESCAPE,
     HF_IN_CODE,
     HF_PARSER,
     UP,
@@ -107,6 +109,9 @@ L.Trainer(strategy="deepspeed_stage_2", devices=4, precision="bf16-mixed").fit(M
 """
 
 
+DECIDED = re.compile(r"> \S.* (recommended|chosen)|\+\+\+ ")
+
+
 class Conversation(NamedTuple):
     files: Mapping[str, str]
     words: Sequence[str]
@@ -177,6 +182,18 @@ CONVERSATIONS = {
         ],
         {"stage": "3", "offload": "none"},
     ),
+    "the strategy as it was": Conversation(
+        {"train.py": HF_IN_CODE},
+        (*A100, "--model", "1b", "--seq-len", "512"),
+        [
+            (WRITE, "another" + ENTER),
+            (STRATEGY, ESCAPE),
+            ("> yes, write", "change" + ENTER),
+            (CHANGE, UP + ENTER),
+            ("> yes, write", ENTER),
+        ],
+        {"stage": None},
+    ),
     "two scripts": Conversation(
         {"train.py": HF_PARSER, "finetune.py": HF_IN_CODE},
         (*A100, "--model", "1b", "--seq-len", "512"),
@@ -231,6 +248,9 @@ def talk(person: Terminal, turns: Sequence[tuple[str, str]]) -> None:
         assert any(line.startswith("? ") for line in person.lines), person.text
         last = " ".join(person.text.split())
         assert last.endswith(("Ctrl-C to stop", "Esc to go back")), person.text
+        # The chosen row of the plan, whatever was asked since, or what changes in a config.
+        is_last = any(line.startswith("  > yes, ") for line in person.lines)
+        assert not is_last or any(map(DECIDED.match, person.lines)), person.text
         if keys:
             person.child.send(keys)
             person.quiet = False

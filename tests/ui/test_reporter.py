@@ -68,7 +68,7 @@ RESUME = Resume(resume_from=ResumeFrom.START, script_args=())
 COMMENTS: dict[str, Callable[[LaunchReporter], None]] = {
     "note": lambda r: r.note("a note"),
     "script": lambda r: r.script(FACTS),
-    "decision": lambda r: r.decision(DECISION, ()),
+    "decision": lambda r: r.decision(DECISION, (), {}),
     "losses": lambda r: r.losses((LOST,)),
     "start": lambda r: r.start(LAUNCH_PLAN),
     "attempt_measured": lambda r: r.attempt_measured(MEASURED, "out"),

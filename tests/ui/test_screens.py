@@ -169,7 +169,7 @@ def test_what_is_too_big_reaches_over_the_budget_in_its_bar(name: str) -> None:
 def cells_of(line: str) -> list[str]:
     """The cells of a row of strategies; none of another line."""
     row = line.removeprefix("> ").removeprefix("  ")
-    return re.split(r"  +", row) if row.startswith(("DDP", "ZeRO", "3 offloads")) else []
+    return re.split(r"  +", row) if row.startswith(("DDP", "ZeRO")) else []
 
 
 def shows_less(screen: str, whole: str) -> Iterator[str]:
@@ -177,7 +177,8 @@ def shows_less(screen: str, whole: str) -> Iterator[str]:
     cells: dict[str, set[str]] = {}
     for name, *others in filter(None, map(cells_of, whole.splitlines())):
         cells.setdefault(name, set()).update(others)
-    for name, *others in filter(None, map(cells_of, screen.splitlines())):
+    strategies = re.split(r"\n(?:what to add|strategy +needs +free)", screen)[0]
+    for name, *others in filter(None, map(cells_of, strategies.splitlines())):
         numbers = {each for each in others if re.fullmatch(r"-?[\d.,]+", each)}
         if not numbers <= cells.get(name, numbers):
             yield name

@@ -23,7 +23,6 @@ from zerowiz.core.settings import Change
 from zerowiz.errors import DeclinedError, ZerowizError
 from zerowiz.translation import _
 from zerowiz.ui import remedies as remedies_text
-from zerowiz.ui import sentences
 
 
 def takeable(plan: Plan) -> tuple[Remedy, ...]:
@@ -223,10 +222,9 @@ class Remedying:
         return after
 
     def _show(self, plan: Plan) -> None:
-        learning = sentences.learning(plan.resolved.learning)
         # Where nothing fits they are asked for next; without a person the error names them.
         listed = () if plan.strategy is None else plan.remedies
-        self._reporter.decision(plan.decision, listed, learning)
+        self._reporter.decision(plan.decision, listed, plan.resolved.learning)
 
     def _undone(self) -> Plan:
         """The plan without the remedy that was taken last."""

@@ -124,11 +124,6 @@ def read_as_said(script: str, script_args: Sequence[str], options: Options) -> S
     Raises:
         ZerowizError: It cannot be read, or shows that this is not so.
     """
-    if options.config is not None:
-        # What is not there is said before any machine is looked for.
-        from zerowiz.probe.config_file import read_config_text  # noqa: PLC0415 - takes long to load
-
-        read_config_text(options.config)
     if options.module:
         # `python -m` imports from the working folder first.
         read = read_script(find_module_file(script, os.environ), script_args, Path())

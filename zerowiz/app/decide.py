@@ -425,8 +425,6 @@ class NoStrategyError(NothingFitsError):
     def __init__(self, plan: Plan, message: str, *hints: str) -> None:
         super().__init__(message, *hints)
         self.plan = plan
-        self.most_lines: int | None = None
-        """How many lines of a terminal there are for it; None for as many as it takes."""
 
 
 def require_strategy(plan: Plan) -> Strategy:

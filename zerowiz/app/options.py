@@ -332,9 +332,8 @@ def read_config_ranks(options: Options) -> "AccelerateFile | None":
         return None
     # A launch without a config of its own reads none.
     from zerowiz.probe.config_file import read_config_text  # noqa: PLC0415 - see above
-    from zerowiz.probe.config_text import is_yaml  # noqa: PLC0415 - see above
 
-    file = read_config_text(options.config).accelerate if is_yaml(options.config) else None
+    file = read_config_text(options.config).accelerate
     return None if file is None or file.ranks is None else file
 
 
@@ -364,9 +363,8 @@ def with_config_ranks(machine: Machine, asked: "AccelerateFile | None") -> Machi
     return with_gpus(machine, asked.ranks_per_node)
 
 
-def note_config_ranks(machine: Machine, options: Options) -> Machine:
+def note_config_ranks(machine: Machine, asked: "AccelerateFile | None") -> Machine:
     """The machine, with a note where it has other ranks than the config asks for."""
-    asked = read_config_ranks(options)
     if asked is None or asked.ranks == machine.world_size:
         return machine
     return machine.with_notes(

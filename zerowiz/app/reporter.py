@@ -1,6 +1,6 @@
 """What use cases say while they work, to whoever listens: a terminal, or nobody."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from zerowiz.core.job_end import AttemptRecord, JobEnd
     from zerowiz.core.launch.plan import LaunchPlan, Resume
     from zerowiz.core.script.facts import ScriptFacts
+    from zerowiz.core.settings import SettingValue
     from zerowiz.core.strategy_types import Strategy
 
 
@@ -45,7 +46,10 @@ class Reporter(Protocol):
         """What was read of the training script."""
 
     def decision(
-        self, decision: "Decision", remedies: "Sequence[Remedy]", learning: str = ""
+        self,
+        decision: "Decision",
+        remedies: "Sequence[Remedy]",
+        learning: "Mapping[str, SettingValue]",
     ) -> None:
         """What was decided, and what would help."""
 

@@ -891,6 +891,12 @@ class _Conversation:
             if outcome is LastAnswer.SURER:
                 plan = remedying.make_surer(plan)
                 continue
+            if outcome is LastAnswer.STRATEGY or outcome is LastAnswer.CHANGE:
+                before = self._answers
+                self._go_on(outcome)
+                if self._answers == before:
+                    continue  # the plan stands there
+                return LastAnswer.RETRY
             if outcome is not Back.BACK or not remedying.taken:
                 return outcome
             plan = remedying.undo(can_go_back=can_go_back)

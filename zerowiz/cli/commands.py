@@ -122,29 +122,12 @@ def _fail(error: ZerowizError) -> NoReturn:
 
         files.error(error, sys.stderr)
     elif isinstance(error, NothingFitsError):
-        _show_refusal(error)
+        from zerowiz.cli.output import Refusal  # noqa: PLC0415 - few runs end so
+
+        Refusal(error).show()
     else:
         _show_error(error.message, error.hints)
     sys.exit(error.exit_code)
-
-
-def _show_refusal(error: NothingFitsError) -> None:
-    """That nothing fits, what would help as a table, and the command with the first of that."""
-    from zerowiz.app.decide import NoStrategyError  # noqa: PLC0415 - few runs end so
-    from zerowiz.ui import remedies  # noqa: PLC0415 - as above
-
-    # A log keeps the form of every error.
-    if not isinstance(error, NoStrategyError) or not error.plan.remedies or not sys.stderr.isatty():
-        _show_error(error.message, error.hints)
-        return
-    from zerowiz.cli.output import refusal  # noqa: PLC0415 - as above
-
-    above, below = refusal(error)
-    above.show()
-    lines = error.most_lines
-    lines = None if lines is None else lines - above.lines - below.lines
-    remedies.table(error.plan.remedies, sys.stderr, lines)
-    below.show()
 
 
 def _show_error(message: str, hints: Sequence[str]) -> None:

@@ -12,8 +12,13 @@ from zerowiz.app.decide import NoStrategyError, Plan, encode_plan, find_machine_
 from zerowiz.app.options import with_plain
 from zerowiz.cli.usage import write_json, write_json_text
 from zerowiz.core.decision.open_settings import Limit
+from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.launch.provenance import encode_machine_change
+from zerowiz.errors import NothingFitsError
 from zerowiz.ui.text import CountedLines
+
+# The heading, one with its options on a line of their own and what it costs, and how many more.
+_LEAST_OF_REMEDIES = 4
 
 
 def write_plan(
@@ -52,18 +57,52 @@ def showing_refused_plan(*, as_json: bool) -> Iterator[None]:
         raise
 
 
-def refusal(error: NoStrategyError) -> tuple[CountedLines, CountedLines]:
-    """What stands above the table of remedies, and below it: the error, and what to type next."""
-    from zerowiz.ui import remedies, show, text  # noqa: PLC0415 - few commands are refused
+class Refusal:
+    """That nothing fits, what would help as a table, and the command with the first of that.
 
-    above, below = CountedLines(sys.stderr), CountedLines(sys.stderr)
-    plan, script = error.plan, error.plan.script
-    said = {remedies.hint(remedy) for remedy in plan.remedies}
-    text.error(error.message, [hint for hint in error.hints if hint not in said], above)
-    if plan.remedies and plan.remedies[0].edit is None:
-        change = plan.remedies[0].change
-        options = with_plain(plan.options, change)
+    A log keeps the form of every error.
+
+    Args:
+        error: Says so.
+    """
+
+    def __init__(self, error: NothingFitsError) -> None:
+        from zerowiz.ui import remedies, text  # noqa: PLC0415 - few commands are refused
+
+        self._above, self._below = CountedLines(sys.stderr), CountedLines(sys.stderr)
+        is_seen = sys.stderr.isatty()
+        plan = error.plan if isinstance(error, NoStrategyError) and is_seen else None
+        self._remedies = () if plan is None else plan.remedies
+        said = {remedies.hint(remedy) for remedy in self._remedies}
+        text.error(error.message, [hint for hint in error.hints if hint not in said], self._above)
+        if plan is not None and self._remedies and self._remedies[0].edit is None:
+            self._propose(plan, self._remedies[0])
+
+    def _propose(self, plan: Plan, remedy: Remedy) -> None:
+        from zerowiz.ui import remedies, show  # noqa: PLC0415 - as above
+
+        options, script = with_plain(plan.options, remedy.change), plan.script
         path, args = (None, ()) if script is None else (script.facts.target, script.words)
         words = next_words(options, path, args, plan.decision.job.machine)
-        show.next_command(words, below, change.get("host_memory"))
-    return above, below
+        memory = remedy.change.get("host_memory")
+        show.next_command(words, remedies.strategy_of(remedy), self._below, memory)
+
+    @property
+    def lines(self) -> int:
+        """How many it takes, at the least of the table: a remedy of many options."""
+        return self._above.lines + self._below.lines + (_LEAST_OF_REMEDIES if self._remedies else 0)
+
+    def show(self, most_lines: int | None = None) -> None:
+        """Say it on stderr.
+
+        Args:
+            most_lines: How many lines there are for it; None for as many as it takes.
+        """
+        from zerowiz.ui import remedies  # noqa: PLC0415 - as above
+
+        self._above.show()
+        if self._remedies:
+            others = self._above.lines + self._below.lines
+            left = None if most_lines is None else most_lines - others
+            remedies.table(self._remedies, sys.stderr, left)
+        self._below.show()

@@ -30,7 +30,7 @@ from zerowiz.app.options import (
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter
 from zerowiz.cli.options import option_of, read_options, takes_options
-from zerowiz.cli.output import refusal, write_plan
+from zerowiz.cli.output import Refusal, write_plan
 from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import StrategyEstimate
@@ -40,7 +40,7 @@ from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.machine.names import TAKEN_TO_BE
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
-from zerowiz.errors import UsageError
+from zerowiz.errors import ExitCode, UsageError
 from zerowiz.translation import _
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.ui.text import CountedLines, Paragraph, most_lines, notes, paragraphs
@@ -221,34 +221,32 @@ def _show_plan(
         from zerowiz.app.pictures import write_page  # noqa: PLC0415 - most plans write nothing
 
         write_page(plan, shown.html, reporter)
-    refused, below, needed = None, CountedLines(sys.stdout), 0
+    refusal: Refusal | None = None
+    below = CountedLines(sys.stdout)
     try:
-        require_strategy(plan)
+        strategy = require_strategy(plan)
         if not options.as_json:
             from zerowiz.ui import show  # noqa: PLC0415 - as below
 
             words = next_words(*shown.layers.typed(), plan.decision.job.machine)
-            show.next_command(words, below)
+            show.next_command(words, strategy, below)
     except NoStrategyError as error:
-        refused = error
-        above, below = refusal(error)
-        needed = above.lines + _LEAST_OF_REMEDIES
+        refusal = Refusal(error)
+    last = refusal or below
     if room is not None:
-        room -= needed + below.lines
+        room -= last.lines
     says_last = plan.resolved.script is not None
-    room = reporter.beside(texts, room, is_refused=refused is not None, says_last=says_last)
+    room = reporter.beside(texts, room, is_refused=refusal is not None, says_last=says_last)
     if not options.as_json:
         _show_asked(plan.decision, shown, largest, origins)
-    if refused is not None:
-        refused.most_lines = None if room is None else room + needed + below.lines
-        raise refused
+    if refusal is not None:
+        refusal.show(None if room is None else room + refusal.lines)
+        raise typer.Exit(ExitCode.NOTHING_FITS)
     below.show()
 
 
 # Of 24, the prompt has one.
 _LINES, _LINES_OF_A_REFUSAL = 18, 23
-# The heading, one with its options on a line of their own and what it costs, and how many more.
-_LEAST_OF_REMEDIES = 4
 # Where nothing fits, what would help needs the room.
 _NOTES_OF_A_REFUSAL = 1
 
@@ -272,20 +270,19 @@ def _show_page(
     searched = None if options.objective is Objective.FLOWCHART else result.decided.search
     helps = () if decision.chosen is None else result.remedies  # else they stand below the error
     learning = sentences.learning_in_short(resolved.learning)
-    script = None if resolved.script is None else resolved.script.facts.target
     assumed = (*reporter.withdraw_guesses(), *resolved.assumed)
     if shown.is_verbose or is_whole:
         if shown.is_verbose:
             show.whole_plan(decision, stream, sentences.learning(resolved.learning))
         else:
-            show.plan(decision, stream, learning, assumed, script)
+            show.plan(decision, stream, learning, assumed, resolved.by_default)
         if helps:
             remedies.table(helps, stream)
         if searched is not None:
             choice.search(searched, options.objective, stream)
         return []
     show.answers(decision, stream, learning, with_machine=True)
-    *texts, last = show.besides(decision, assumed, script)
+    *texts, last = show.besides(decision, assumed, resolved.by_default)
     if searched is not None and (why := choice.search_in_short(searched, options.objective)):
         texts.append((_("search: "), why, None))
     if helps:

@@ -502,7 +502,8 @@ def _strategy_cells(
         rate = rate_of(best.step_time)
     verdict = sentences.verdict(best)
     if len(group) > 1:
-        name = _("{count} offloads", count=len(group))
+        stages = "/".join(dict.fromkeys(str(e.strategy.stage) for e in group))
+        name = _("ZeRO-{stages} offload", stages=stages)
         needs = _least_to_most(e.device_bytes for e in group)
         free = _least_to_most(e.headroom_bytes for e in group)
         times = [e.step_time for e in group if e.step_time is not None]

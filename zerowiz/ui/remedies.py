@@ -58,13 +58,14 @@ def outcome(remedy: Remedy) -> str:
     Example: `ZeRO-3 fits: 32.1 of 39.4 GiB, 7,629 tokens/s`.
     """
     sizes = size_of(remedy.device_bytes, remedy.budget_bytes)
-    led = [f"{fits(_strategy(remedy).words, remedy.verdict)}: {sizes}"]
+    led = [f"{fits(strategy_of(remedy).words, remedy.verdict)}: {sizes}"]
     if remedy.step_time is not None:
         led.append(f"{rate_of(remedy.step_time)} {rate_unit([remedy.step_time])}")
     return "; ".join([listing(led), *_costs(remedy)])
 
 
-def _strategy(remedy: Remedy) -> Strategy:
+def strategy_of(remedy: Remedy) -> Strategy:
+    """What a remedy leads to."""
     return next(row for row in STRATEGIES if row.name == remedy.strategy)
 
 
@@ -134,7 +135,7 @@ def none_found(config: str | None, *, only_cpu: bool) -> str:
 
 
 def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = None) -> None:
-    """A row for each: what to add, the strategy, what it needs, tokens/s, and what it costs.
+    """A row for each: what to add, the strategy, its needs, what is free, tokens/s, the costs.
 
     Args:
         remedies: The cheapest first.
@@ -144,13 +145,19 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
     columns = columns_of(stream)
     led = [
         (
-            _(_strategy(remedy).short_words),
-            f"{bare_gib(remedy.device_bytes)}/{bare_gib(remedy.budget_bytes)}",
+            _(strategy_of(remedy).short_words),
+            bare_gib(remedy.device_bytes),
+            bare_gib(remedy.budget_bytes and remedy.budget_bytes - remedy.device_bytes),
             rate_of(remedy.step_time),
         )
         for remedy in remedies
     ]
-    heading = _("strategy"), _("needs"), rate_unit(remedy.step_time for remedy in remedies)
+    heading = (
+        _("strategy"),
+        _("needs"),
+        _("free"),
+        rate_unit(remedy.step_time for remedy in remedies),
+    )
     # An option that is longer has a line of its own, above its row.
     widths = [max(map(cells, column)) + 2 for column in zip(heading, *led, strict=True)]
     room = columns - sum(widths)

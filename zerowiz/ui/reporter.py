@@ -1,7 +1,7 @@
 """Say at a terminal what use cases say while they work: on stderr, where results are not."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, TextIO
 
@@ -9,6 +9,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.launch.plan import LaunchPlan, Resume
 from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.settings import SettingValue
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.errors import LostEdit, ZerowizError
 from zerowiz.ui.progress import TerminalWait
@@ -67,14 +68,19 @@ class TerminalReporter:
             with suppress(OSError):
                 show.script(facts, self.stream)
 
-    def decision(self, decision: Decision, remedies: Sequence[Remedy], learning: str = "") -> None:
+    def decision(
+        self,
+        decision: Decision,
+        remedies: Sequence[Remedy],
+        learning: Mapping[str, SettingValue],
+    ) -> None:
         """The plan, and what would help."""
         if not self.quiet:
             from zerowiz.ui import remedies as remedies_text  # noqa: PLC0415 - as above
-            from zerowiz.ui import show  # noqa: PLC0415 - as above
+            from zerowiz.ui import sentences, show  # noqa: PLC0415 - as above
 
             with suppress(OSError):
-                show.plan(decision, self.stream, learning)
+                show.plan(decision, self.stream, sentences.learning(learning))
                 if remedies:
                     remedies_text.table(remedies, self.stream)
 

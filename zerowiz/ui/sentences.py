@@ -646,14 +646,13 @@ def nothing_fits(decision: Decision) -> str:
             model=job.model.name,
             where=where,
         )
-    return (
-        _(
-            "nothing fits {model} on {where}; the closest, {name}, {lacks}",
-            model=job.model.name,
-            where=where,
-            name=name,
-            lacks=lacks,
+    nothing = N_("nothing fits {model} on {where}; the closest, {name}, {lacks}")
+    if any(evaluated.is_host_unknown for evaluated in decision.allowed):
+        nothing = N_(
+            "nothing fits {model} on {where} without offload; the closest, {name}, {lacks}"
         )
+    return (
+        _(nothing, model=job.model.name, where=where, name=name, lacks=lacks)
         if decision.constraints.stage is None
         else _(
             "{name} does not fit {model} on {where}: it {lacks}",

@@ -21,7 +21,7 @@ from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime
-from zerowiz.core.strategy_types import Offload
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Accounting, Method, Workload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui import assumptions, pictures, sentences
@@ -300,7 +300,7 @@ def plan(
     stream: TextIO,
     learning: str = "",
     assumed: Sequence[str] | None = None,
-    script: str | None = None,
+    by_default: Mapping[str, object] = {},
 ) -> None:
     """The plan on one screen: the job, the flowchart in a line, every strategy, and the choice.
 
@@ -309,14 +309,16 @@ def plan(
         stream: Where to.
         learning: How the model learns, in words; empty where nobody sees that.
         assumed: What nobody said, a clause each; None where that is said elsewhere.
-        script: What says the rest, where you do not.
+        by_default: The settings that are defaults.
     """
     answers(decision, stream, learning, with_machine=True, with_sources=assumed is None)
-    paragraphs(besides(decision, assumed, script), stream, None)
+    paragraphs(besides(decision, assumed, by_default), stream, None)
 
 
 def besides(
-    decision: Decision, assumed: Sequence[str] | None = None, script: str | None = None
+    decision: Decision,
+    assumed: Sequence[str] | None = None,
+    by_default: Mapping[str, object] = {},
 ) -> list[Paragraph]:
     """What is known of a choice besides, what says least of it first."""
     texts: list[Paragraph] = []
@@ -329,33 +331,27 @@ def besides(
         if chosen.strategy.offload is not Offload.NONE or chosen.nearly_fills_host:
             texts.append((_("host: "), sentences.host(decision.job, chosen), None))
     if assumed is not None:
-        clauses = listing(_assumed(decision.job, assumed, script))
+        clauses = listing(_assumed(decision.job, assumed, by_default))
         texts.append((_("assumed: "), clauses, Colour.DIM))
     machine = decision.job.machine
     return [(mark, on_device(words, machine), colour) for mark, words, colour in texts]
 
 
-def _assumed(job: Job, clauses: Sequence[str], script: str | None) -> Iterator[str]:
-    """What nobody said: what names stand for, then options that say the same, then all else."""
+def _assumed(job: Job, clauses: Sequence[str], by_default: Mapping[str, object]) -> Iterator[str]:
+    """What nobody said: what names stand for, then options that say the same."""
     if job.model.source is ModelSource.SIZE:
         yield sentences.stands_for(job.model)
-    options = {clause: _option(job, clause) for clause in clauses}
-    yield from (clause for clause, option in options.items() if option is None)
-    if said := " ".join(filter(None, options.values())):
-        yield f"`{said}`"
-    if script is None:
-        yield _("all else by default (`$origins`)")
-    else:
-        yield _("all else as {script} or a default says (`$origins`)", script=script)
-
-
-def _option(job: Job, clause: str) -> str | None:
-    """The option of a clause on what nobody said; None where that gives a reason."""
-    named = re.fullmatch(r"[^,]* \(`\$(\w+)`\)", clause)
-    if named is None or named[1] not in SETTINGS:
-        return None
-    value = job.workload.settings()[named[1]]
-    return f"$no_{named[1]}" if value is False else f"${named[1]} {value}"
+    named = {clause: re.fullmatch(r"[^,]* \(`\$(\w+)`\)", clause) for clause in clauses}
+    yield from (clause for clause, option in named.items() if option is None)
+    reasoned = " ".join(clause for clause, option in named.items() if option is None)
+    said = [
+        f"$no_{name}" if value is False else f"${name}" if value is True else f"${name} {value}"
+        for name, value in by_default.items()
+        if f"`${name}`" not in reasoned
+    ]
+    if said:
+        yield f"`{' '.join(said)}`"
+    yield _("the rest: `$origins`")
 
 
 def answers(
@@ -439,15 +435,21 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
     stream.write(fold_command(words, stream) + "\n")
 
 
-def next_command(words: Sequence[str], stream: TextIO, host_memory: object = None) -> None:
+def next_command(
+    words: Sequence[str], strategy: Strategy, stream: TextIO, host_memory: object = None
+) -> None:
     """The command that goes on, as it can be pasted, and what it does.
 
     Args:
         words: The command.
+        strategy: What it leads to.
         stream: Where to.
         host_memory: What it states of each node, which nobody has checked; None where nothing is.
     """
-    label = _("next (starts the job)") if "launch" in words[:2] else _("next (config only)")
+    name = _(strategy.short_words)
+    label = _("next (config for {name})", name=name)
+    if "launch" in words[:2]:
+        label = _("next (starts {name})", name=name)
     if host_memory is not None:
         label = _("next, if each node has {amount} free", amount=host_memory)
     _commands({label: words}, stream)

@@ -358,7 +358,7 @@ def paragraphs(
     for gone in range(len(texts) + 1):
         screen, shown = CountedLines(stream), [*texts[gone:]]
         if left_out is not None and (count := gone + left_out):
-            more = _("hidden notes: {count}, `$verbose`", count=count)
+            more = _("hidden notes: {count}, `-v`", count=count)
             mark, text, colour = shown[-1] if shown else (_("note: "), "", None)
             shown[-1:] = [(mark, f"{text} ({more})" if text else more, colour)]
         for mark, text, colour in shown:

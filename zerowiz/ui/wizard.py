@@ -1,7 +1,7 @@
 """The lines of the wizard: what was detected, and what an answer leads to."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
@@ -11,6 +11,7 @@ from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile
+from zerowiz.core.settings import SettingValue
 from zerowiz.core.structs import replace
 from zerowiz.translation import _, listing
 from zerowiz.ui import pictures, remedies, sentences, show
@@ -59,12 +60,13 @@ def host(machine: Machine) -> str:
 
 def strategies(question: Question, decision: Decision) -> Question:
     """The question with the table of strategies as its menu, and why one is recommended."""
-    # A menu has a sign before its lines.
-    first, rows = pictures.strategy_lines(decision, columns_of(sys.stderr) - 5, folded=False)
+    # A menu has a sign before its lines, and two blanks more behind the name.
+    first, rows = pictures.strategy_lines(decision, columns_of(sys.stderr) - 7, folded=False)
     heading, *lines = [
         "".join(words for words, _colour in line) for line in (first, *(row.line for row in rows))
     ]
     at = len(rows[0].line[0][0])
+    heading = f"{heading[:at]}  {heading[at:]}"
     choices = tuple(
         Choice(
             value=row.evaluated[0].strategy.name,
@@ -165,10 +167,16 @@ class WizardReporter(TerminalLaunchReporter):
             with suppress(OSError):
                 show.unseen(facts, self.stream)
 
-    def decision(self, decision: Decision, remedies: Sequence[Remedy], learning: str = "") -> None:
+    def decision(
+        self,
+        decision: Decision,
+        remedies: Sequence[Remedy],
+        learning: Mapping[str, SettingValue],
+    ) -> None:
         """The flowchart as it was answered, and what the chosen strategy takes."""
         del remedies  # They are a menu.
         if not self.quiet:
             with suppress(OSError):
-                show.answers(decision, self.stream, learning, with_sources=True)
+                learned = sentences.learning_in_short(learning)
+                show.answers(decision, self.stream, learned, with_machine=True)
                 paragraphs(show.besides(decision), self.stream, None)

@@ -145,9 +145,10 @@ def test_force_is_not_offered_for_a_config_that_cannot_be_read(here: Run, folder
 
 # A machine that is not there either is said after it.
 NOWHERE = ("--machine", "nothing.json")
+MODEL = ("--model", "10m")
 
 
-@pytest.mark.parametrize("words", [LAUNCH, ("launch", *NOWHERE), ("plan", *NOWHERE)])
+@pytest.mark.parametrize("words", [LAUNCH, ("launch", *NOWHERE), ("plan", *NOWHERE, *MODEL)])
 @pytest.mark.parametrize("name", ["nothing.json", "nothing.yaml"])
 @pytest.mark.usefixtures("script")
 def test_a_config_that_is_not_there_has_a_hint_that_a_launch_can_follow(

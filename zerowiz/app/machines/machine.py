@@ -4,7 +4,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from zerowiz.app.options import Options, choose_config_ranks, note_config_ranks
+from zerowiz.app.options import (
+    Options,
+    choose_config_ranks,
+    note_config_ranks,
+    read_config_ranks,
+)
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.command_words import spell
 from zerowiz.core.machine.types import (
@@ -57,8 +62,10 @@ def find_machine(
         PreflightError: There is no GPU here.
     """
     options = with_hostfile(options)
+    # A config that is not there is said before any machine is looked for.
+    asked = read_config_ranks(options)
     machine = _read(options, environ, reporter)
-    return note_config_ranks(complete(machine, options), options)
+    return note_config_ranks(complete(machine, options), asked)
 
 
 def is_here(machine: Machine) -> bool:

@@ -268,6 +268,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     handover: Handover
     assumed: tuple[str, ...]
     """The defaults that the plan rests on, one clause each."""
+    by_default: Mapping[str, object] = {}
+    """What counts for it, and is a default of zerowiz, of the script's parser or of a library."""
     traced: tuple[str, ...]
     """What a trace was made of, one sentence each."""
     not_counted: tuple[str, ...] = ()
@@ -637,11 +639,32 @@ def _fold_job(
             *defaults_used(job, decided, settings, facts),
             *lacking,
         ),
+        by_default=_by_default(job, decided, said, settings),
         traced=read.notes,
         not_counted=tuple(item.text for item in not_counted),
         freedom=freedom,
         settled=(*model_words, *of_step.settled, *_on_cpu(settings, machine)),
     )
+
+
+def _by_default(
+    job: Job,
+    decided: frozenset[str],
+    said: Mapping[str, SettingValue],
+    settings: ScriptSettings,
+) -> dict[str, object]:
+    """The settings that a plan assumes where nobody says them, by their names."""
+    values = {"lr": said["lr"].value if "lr" in said else None, **job.workload.settings()}
+    by_parser = {
+        name
+        for name, value in settings.values.items()
+        if value.state is State.OPEN and name in said and said[name].origin is Origin.SCRIPT
+    }
+    assumed = {name for name, row in SETTINGS.items() if row.assumed_always}
+    assumed |= {"method", "attention"}
+    of_images = {"sequence_tokens"} if job.model.architecture.reads_images else set[str]()
+    named = ((assumed - decided) | (by_parser & (assumed | {"lr"}))) - of_images
+    return {n: value for n, value in values.items() if n in named and value is not None}
 
 
 def _within_positions(workload: Workload, read: ReadModel) -> Workload:
