@@ -351,7 +351,7 @@ def _assumed(job: Job, clauses: Sequence[str], by_default: Mapping[str, object])
     ]
     if said:
         yield f"`{' '.join(said)}`"
-    yield _("the rest: `$origins`")
+    yield _("other defaults: `$origins`")
 
 
 def answers(
