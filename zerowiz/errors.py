@@ -23,13 +23,6 @@ def page_of(anchor: str) -> str:
     return f"{DOCUMENTATION}reference/errors/#{anchor.lower()}"
 
 
-_SETTING = re.compile(r"\$([a-z][a-z_]*)")
-# What begins with a setting is typed: `$stage 3 $offload all`.
-_TYPED = re.compile(r"`(\$[a-z][^`]*)`")
-_BETWEEN = re.compile(r"(?<=[\w\"]) (?=[a-z_]+=)")
-_WITH_VALUE = re.compile(r"\$([a-z][a-z_]*) ([^\s$]+)")
-
-
 def in_python(text: str) -> str:
     """The text with the names that settings have in Python, and with values as keywords.
 
@@ -37,10 +30,14 @@ def in_python(text: str) -> str:
         >>> in_python("use `$stage 3 $offload all`, or remove `$micro_batch`")
         'use `stage="3", offload="all"`, or remove `micro_batch`'
     """
-    keywords = _TYPED.sub(
-        lambda typed: f"`{_BETWEEN.sub(', ', _WITH_VALUE.sub(_as_keyword, typed[1]))}`", text
-    )
-    return _SETTING.sub(r"\1", keywords)
+    # What begins with a setting is typed: `$stage 3 $offload all`.
+    keywords = re.sub(r"`(\$[a-z][^`]*)`", _as_keywords, text)
+    return re.sub(r"\$([a-z][a-z_]*)", r"\1", keywords)
+
+
+def _as_keywords(typed: re.Match[str]) -> str:
+    with_values = re.sub(r"\$([a-z][a-z_]*) ([^\s$]+)", _as_keyword, typed[1])
+    return "`" + re.sub(r"(?<=[\w\"]) (?=[a-z_]+=)", ", ", with_values) + "`"
 
 
 def _as_keyword(typed: re.Match[str]) -> str:
@@ -73,14 +70,13 @@ class LineEdit(Struct, frozen=True, kw_only=True):
     """What the keyword gets; empty if it is removed."""
 
 
-# What a message quotes is somebody's, and may be a whole file in one line.
-_LONG_QUOTE = re.compile(r"`([^`]{100})[^`]{60,}([^`]{30})`")
 _LONGEST = 800
 
 
 def _shorten(message: str) -> str:
     """A message that can be read: what is cut of it was quoted, or stands in its middle."""
-    message = _LONG_QUOTE.sub(r"`\1…\2`", message)
+    # What it quotes is somebody's, and may be a whole file in one line.
+    message = re.sub(r"`([^`]{100})[^`]{60,}([^`]{30})`", r"`\1…\2`", message)
     if len(message) <= _LONGEST:
         return message
     return f"{message[: _LONGEST // 2]}…{message[-_LONGEST // 2 :]}"

@@ -26,7 +26,7 @@ from zerowiz.core.job_end import (
     plain_status,
     render_record,
 )
-from zerowiz.core.launch.plan import ResumeFrom, Saved, output_folder, plan_resume, resumes
+from zerowiz.core.launch.plan import ResumeFrom, Saved, output_folder, plan_resume
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import ScriptFacts
@@ -319,8 +319,8 @@ def test_a_script_goes_on_from_what_it_can_load(
 @pytest.mark.parametrize("script", OURS)
 def test_our_templates_take_the_portable_checkpoint(script: ScriptFacts) -> None:
     assert "out/p-3" == plan_resume(ScriptRun(script), ALL, ZERO2, ZERO3).path
-    assert not resumes(ScriptRun(script))
-    assert resumes(ScriptRun(script, ("--resume",)))
+    assert not ScriptRun(script).resumes
+    assert ScriptRun(script, ("--resume",)).resumes
 
 
 @pytest.mark.parametrize(

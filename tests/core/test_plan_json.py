@@ -13,7 +13,6 @@ from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQues
 from zerowiz.core.decision.job import Job, Objective, OpenSettings
 from zerowiz.core.decision.open_settings import Search, find_limits, search
 from zerowiz.core.decision.remedies import find_remedies
-from zerowiz.core.decision.remedy_table import encode_remedy
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.names import decode_machine, parse_spec
 from zerowiz.core.memory.allocations import Phase
@@ -38,7 +37,7 @@ def encode(decision: Decision, found: Search | None = None, /, **more: Any) -> d
     settings: dict[str, Any] = {
         "version": "1.2.3",
         "reasons": ["because"],
-        "remedies": [encode_remedy(each) for each in find_remedies(decision)],
+        "remedies": [each.encode() for each in find_remedies(decision)],
         "settled": (),
         "config_path": None,
         "command": None,

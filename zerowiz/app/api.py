@@ -22,7 +22,6 @@ from zerowiz.app.resolve.resolved_job import config_file, lr_needed
 from zerowiz.app.resolve.workload import check_own_config
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.open_settings import Candidate, Limit, find_limits
-from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.dsconfig.write import write_config as render_values
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
@@ -33,6 +32,7 @@ from zerowiz.errors import UsageError, did_you_mean, in_python
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
+    from zerowiz.core.decision.remedy_table import Remedy
     from zerowiz.core.findings import Finding
 
 # The script that a plan file names where no script was read.
@@ -76,7 +76,7 @@ class PlanResult(Struct, frozen=True, kw_only=True):
         return self.decided.decision.evaluated
 
     @property
-    def remedies(self) -> tuple[Remedy, ...]:
+    def remedies(self) -> "tuple[Remedy, ...]":
         """Changes that lead to a strategy that fits, the cheapest first; none where one does."""
         return self.decided.remedies
 

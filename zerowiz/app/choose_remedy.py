@@ -15,6 +15,7 @@ from zerowiz.app.decide import (
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
+from zerowiz.core.command_words import spell_change
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.decision.remedy_table import Expense, Remedy
 from zerowiz.core.machine.types import Machine
@@ -86,7 +87,7 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
     listed = [
         Choice(
             value=str(index),
-            title=remedies_text.options(remedy.change),
+            title=spell_change(remedy.change),
             detail=remedies_text.outcome(remedy),
         )
         for index, remedy in enumerate(remedies)

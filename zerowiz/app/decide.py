@@ -23,11 +23,9 @@ from zerowiz.core.decision.job import (
     bf16_emulated,
 )
 from zerowiz.core.decision.open_settings import Evaluator, Limit, Search, search, split_batch
-from zerowiz.core.decision.remedy_table import Remedy, encode_remedy
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.merge import Merged, removed_keys, with_edits
 from zerowiz.core.dsconfig.write import render_config, write_config
-from zerowiz.core.launch.plan import RESUME, resumes
 from zerowiz.core.launch.provenance import (
     LIBRARIES,
     BatchChange,
@@ -49,7 +47,7 @@ from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.plan_json import encode_decision
-from zerowiz.core.script.config_delivery import add_words
+from zerowiz.core.script.bindings import RESUME
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import (
     ScriptRun,
@@ -74,12 +72,11 @@ from zerowiz.probe.output_folder import (
     read_plan_files,
 )
 from zerowiz.translation import _, in_english
-from zerowiz.ui import assumptions, choice, sentences
-from zerowiz.ui import remedies as remedies_text
-from zerowiz.ui.files import machine_change
+from zerowiz.ui import assumptions, sentences
 
 if TYPE_CHECKING:
     from zerowiz.core.decision.remedies import Attempt
+    from zerowiz.core.decision.remedy_table import Remedy
 
 
 class DecidedJob(Struct, frozen=True, kw_only=True):
@@ -176,7 +173,7 @@ class RemedyFinder:
         self.resolved = resolved
         self.options, self.script = resolved.options, resolved.script
 
-    def find(self, decision: Decision) -> tuple[Remedy, ...]:
+    def find(self, decision: Decision) -> "tuple[Remedy, ...]":
         """The remedies that can be taken, then those that only a change of the script makes.
 
         Those that cost anything of what somebody said stand last.
@@ -213,7 +210,7 @@ class RemedyFinder:
                 yield value.name
         yield from (name for name, value in structs.asdict(self.options).items() if value)
 
-    def _with_batch(self, remedy: Remedy) -> Remedy:
+    def _with_batch(self, remedy: "Remedy") -> "Remedy":
         """The remedy with the script's global batch on its GPUs, where no option states one."""
         if self.script is None or self.options.global_batch is not None:
             return remedy
@@ -293,7 +290,7 @@ class RemedyFinder:
             return choose_only(resolved.job, resolved.constraints)[0]
         return choose_open(resolved).decision.chosen
 
-    def _edit(self, remedy: Remedy) -> str:
+    def _edit(self, remedy: "Remedy") -> str:
         """What to change in the script for it."""
         path = "" if self.script is None else self.script.facts.text_path
         return "; ".join(
@@ -383,7 +380,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """None for a further attempt of a job, whose step is that of the first."""
     own_step: Workload
     """The step as it would be by itself."""
-    remedies: tuple[Remedy, ...]
+    remedies: "tuple[Remedy, ...]"
     """The cheapest first; then those that only a change of the script makes."""
 
     @property
@@ -434,6 +431,8 @@ def require_strategy(plan: Plan) -> Strategy:
         NoStrategyError: There is none; with the closest one, and the remedies as hints.
     """
     if plan.strategy is None:
+        from zerowiz.ui import remedies as remedies_text  # noqa: PLC0415 - few jobs fit nowhere
+
         options = plan.options
         config = None if options.own_config is None else str(options.own_config)
         only_cpu = options.accelerator is Accelerator.CPU
@@ -546,6 +545,8 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
     if searched is None or searched.choice is None:
         return
     if searched.choice.workload != plan.own_step:
+        from zerowiz.ui import choice  # noqa: PLC0415 - most plans keep their step
+
         job = plan.resolved.job
         before = Evaluator(job).candidate(plan.own_step, searched.choice.strategy)
         can_keep = before.evaluated.verdict is not Verdict.DOES_NOT_FIT
@@ -588,7 +589,7 @@ def encode_plan(
         plan.search,
         version=__version__,
         reasons=reasons,
-        remedies=[encode_remedy(remedy) for remedy in plan.remedies],
+        remedies=[remedy.encode() for remedy in plan.remedies],
         settled=plan.resolved.settled,
         config_path=None if strategy is None else config_file(plan.options, strategy),
         command=command,
@@ -813,70 +814,6 @@ def find_machine_change(plan: Plan) -> MachineChange | None:
     return MachineChange(plan_path=earlier.path, facts=facts, global_batch=batch)
 
 
-# Plan the file that trains the decided job on a SLURM cluster.
-
-JOB_FILE = "job.sbatch"
-# Of the templates: a job that is queued again goes on, and saves when its time is up.
-_RESUMES_FROM = (RESUME, "--save_on_signal")
-
-
-def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
-    """The job script: the nodes of the plan, the answers that were given, the script.
-
-    Args:
-        plan: What was decided.
-        script: The script as it is run.
-    """
-    from zerowiz.core.launch.sbatch import JobScript, render_job_script  # noqa: PLC0415 - few plans write a job script
-
-    machine, options = plan.resolved.job.machine, plan.options
-    has_gpus = not machine.accelerator.row.on_host
-    # Each zerowiz reads its own node; the ranks of a CPU are as many as an option says.
-    # Answers that change while the job waits change nothing of it.
-    on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None, isolated=True)
-    if has_gpus:
-        on_node = replace(on_node, gpus=None, gpus_per_node=None)
-    else:
-        on_node = replace(
-            on_node, accelerator=Accelerator.CPU, gpus_per_node=len(machine.gpus), machine=None
-        )
-    on_node = _seen_from_here(on_node)
-    virtual = sys.prefix != sys.base_prefix
-    resuming = [flag for flag in _RESUMES_FROM if script.facts.parser.spells(flag)]
-    missing = [flag for flag in resuming if flag not in script.words]
-    path = str((on_node.output_dir or Path()) / JOB_FILE)
-    job = JobScript(
-        nodes=machine.nodes,
-        ranks=len(machine.gpus),
-        has_gpus=has_gpus,
-        cores=machine.host.cores if is_here(machine) else None,
-        activate=str(Path(sys.prefix) / "bin" / "activate") if virtual else None,
-        stage=options.stage or "auto",
-        options=tuple(as_words(on_node)),
-        script=_below(script.facts.target),
-        script_args=add_words(script.words, missing),
-        path=path,
-        elsewhere=not is_here(machine),
-    )
-    return PlannedFile(path=path, text=render_job_script(job))
-
-
-def _seen_from_here(options: Options) -> Options:
-    """The options with each path below this folder, where `sbatch` runs, as a copy of it has it."""
-    values = {name: getattr(options, name) for name in options.__struct_fields__}
-    paths = {
-        name: Path(_below(str(path))) for name, path in values.items() if isinstance(path, Path)
-    }
-    model = None if options.model is None else _below(options.model)
-    return replace(options, **paths, model=model)  # type: ignore[arg-type]
-
-
-def _below(path: str) -> str:
-    """A path, relative to this folder if it is in it."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
-
-
 # Say that the machine has changed since the last plan of a job.
 
 
@@ -890,9 +827,11 @@ def note_change(plan: Plan, reporter: Reporter) -> None:
     change = find_machine_change(plan)
     if change is None:
         return
+    from zerowiz.ui.files import machine_change  # noqa: PLC0415 - few machines change
+
     reporter.note(machine_change(change, plan.resolved.job.machine))
     has_other_ranks = any(fact.fact != "gpu_names" for fact in change.facts)
-    if plan.script is not None and has_other_ranks and resumes(plan.script):
+    if plan.script is not None and has_other_ranks and plan.script.resumes:
         reporter.note(
             _(
                 "`{resume}` continues on any number of ranks; the random numbers and each rank's"

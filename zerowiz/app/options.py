@@ -19,7 +19,7 @@ from zerowiz.core.command_words import canonical_choice, flags
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
-from zerowiz.core.script.config_delivery import split_config_via
+from zerowiz.core.script.facts import split_config_via
 from zerowiz.core.settings import (
     HYPERPARAMETERS,
     OTHER_SETTINGS,
@@ -471,7 +471,8 @@ class Layers(Struct, frozen=True, kw_only=True):
 
     def _said_elsewhere(self, message: str) -> tuple[str, ...]:
         """Where the settings of an error are said, where that is not the command line."""
-        names = dict.fromkeys(re.sub(r"^no_", "", name) for name in _NAMED.findall(message))
+        named = re.findall(r"\$([a-z][a-z_]*)", message)
+        names = dict.fromkeys(name.removeprefix("no_") for name in named)
         elsewhere = {
             name: value.source
             for name, value in self.values.items()
@@ -483,6 +484,3 @@ class Layers(Struct, frozen=True, kw_only=True):
         if "script" in elsewhere and f"`{self.script}`" in message:
             hints.append(f"`{self.script}` is named by {elsewhere['script']}")
         return tuple(hints)
-
-
-_NAMED = re.compile(r"\$([a-z][a-z_]*)")

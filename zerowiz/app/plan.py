@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zerowiz.app.api import PlanResult, plan_with
-from zerowiz.app.ask import answer, by_default_of, open_questions
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
@@ -48,8 +47,10 @@ def plan_job(
         run = _read(script, script_args, options)
         note_refusal(run, options, reporter)
     settings = settings_of(run)
-    answers = {"model": open_questions(options, settings)["model"]}
-    options = answer(options, answers, by_default_of(settings if run else None))
+    if not (options.model or settings.model_name):
+        from zerowiz.app.ask import answer, by_default_of  # noqa: PLC0415 - most plans are for a model
+
+        options = answer(options, {"model": None}, by_default_of(settings if run else None))
     machine = _find_or_list(options, reporter)
     if machine is None:
         from zerowiz.app.catalog import find_machines  # noqa: PLC0415 - most plans are for one machine

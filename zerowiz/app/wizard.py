@@ -34,6 +34,7 @@ from zerowiz.app.wizard_plan import (
     write_init,
 )
 from zerowiz.app.wizard_state import Wizard, ask_words, only_script
+from zerowiz.core.command_words import spell_change
 from zerowiz.core.decision.flowchart import Reason
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
@@ -69,7 +70,6 @@ from zerowiz.errors import (
 from zerowiz.probe.preflight.read_facts import find_programs
 from zerowiz.probe.script.read_script import find_scripts
 from zerowiz.translation import _, listing
-from zerowiz.ui import remedies
 from zerowiz.ui import wizard as wizard_text
 
 
@@ -580,7 +580,7 @@ def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
         undoable = [
             Choice(
                 value=f"remedy {index}",
-                title=remedies.options(change),
+                title=spell_change(change),
                 detail=_("you chose this change; Enter undoes it"),
             )
             for index, change in enumerate(answers.taken)

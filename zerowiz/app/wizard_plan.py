@@ -1,13 +1,15 @@
 """What the wizard makes of a plan: its files, and the start of the job."""
 
 import os
+import sys
+from pathlib import Path
 
 from msgspec import Struct
 
 from zerowiz.app.answers_file import NotTextError, plan_answers, write_answers
 from zerowiz.app.ask import Person
 from zerowiz.app.command import Command
-from zerowiz.app.decide import Plan, losses_shown, note_emulation, plan_job_file, require_strategy
+from zerowiz.app.decide import Plan, losses_shown, note_emulation, require_strategy
 from zerowiz.app.launch.start import Start, deliver_plan, note_script, plan_files
 from zerowiz.app.machines.machine import find_node, is_here
 from zerowiz.app.options import Options, as_words, with_plain
@@ -19,9 +21,10 @@ from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.arguments import Option
-from zerowiz.core.script.bindings import unsaid_arguments
-from zerowiz.core.script.config_delivery import add_settled
+from zerowiz.core.script.bindings import RESUME, unsaid_arguments
+from zerowiz.core.script.config_delivery import add_settled, add_words
 from zerowiz.core.script.programs import ProgramFile, list_changes
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.units import keep_batch
@@ -402,3 +405,67 @@ class CopiedTemplate:
         if tops:
             self._person.tell([_("copied {files} into this folder", files=listing(tops))])
         self._added = ()
+
+
+# Plan the file that trains the decided job on a SLURM cluster.
+
+JOB_FILE = "job.sbatch"
+# Of the templates: a job that is queued again goes on, and saves when its time is up.
+_RESUMES_FROM = (RESUME, "--save_on_signal")
+
+
+def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
+    """The job script: the nodes of the plan, the answers that were given, the script.
+
+    Args:
+        plan: What was decided.
+        script: The script as it is run.
+    """
+    from zerowiz.core.launch.sbatch import JobScript, render_job_script  # noqa: PLC0415 - few plans write a job script
+
+    machine, options = plan.resolved.job.machine, plan.options
+    has_gpus = not machine.accelerator.row.on_host
+    # Each zerowiz reads its own node; the ranks of a CPU are as many as an option says.
+    # Answers that change while the job waits change nothing of it.
+    on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None, isolated=True)
+    if has_gpus:
+        on_node = replace(on_node, gpus=None, gpus_per_node=None)
+    else:
+        on_node = replace(
+            on_node, accelerator=Accelerator.CPU, gpus_per_node=len(machine.gpus), machine=None
+        )
+    on_node = _seen_from_here(on_node)
+    virtual = sys.prefix != sys.base_prefix
+    resuming = [flag for flag in _RESUMES_FROM if script.facts.parser.spells(flag)]
+    missing = [flag for flag in resuming if flag not in script.words]
+    path = str((on_node.output_dir or Path()) / JOB_FILE)
+    job = JobScript(
+        nodes=machine.nodes,
+        ranks=len(machine.gpus),
+        has_gpus=has_gpus,
+        cores=machine.host.cores if is_here(machine) else None,
+        activate=str(Path(sys.prefix) / "bin" / "activate") if virtual else None,
+        stage=options.stage or "auto",
+        options=tuple(as_words(on_node)),
+        script=_below(script.facts.target),
+        script_args=add_words(script.words, missing),
+        path=path,
+        elsewhere=not is_here(machine),
+    )
+    return PlannedFile(path=path, text=render_job_script(job))
+
+
+def _seen_from_here(options: Options) -> Options:
+    """The options with each path below this folder, where `sbatch` runs, as a copy of it has it."""
+    values = {name: getattr(options, name) for name in options.__struct_fields__}
+    paths = {
+        name: Path(_below(str(path))) for name, path in values.items() if isinstance(path, Path)
+    }
+    model = None if options.model is None else _below(options.model)
+    return replace(options, **paths, model=model)  # type: ignore[arg-type]
+
+
+def _below(path: str) -> str:
+    """A path, relative to this folder if it is in it."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path

@@ -16,8 +16,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from zerowiz import __version__
-from zerowiz.cli.completion import is_completing
-from zerowiz.cli.usage import PlainCommand, PlainGroup, TyperError, as_usage_error, write_error
+from zerowiz.cli.usage import (
+    PlainCommand,
+    PlainGroup,
+    TyperError,
+    as_usage_error,
+    is_completing,
+    write_error,
+)
 from zerowiz.errors import (
     DeclinedError,
     ExitCode,

@@ -3,21 +3,13 @@
 Where nothing is offered, a shell completes the names of files by itself.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from zerowiz.core.settings import OTHER_SETTINGS, SettingRow
 
-# `2x8xH1`: the counts stay, the name is completed.
-_COUNTS = re.compile(r"(?:\d{1,6}x)*", re.IGNORECASE)
 _MOST_MODELS = 100
-
-
-def is_completing() -> bool:
-    """Whether a shell asks, by the scripts that typer writes, and nothing runs."""
-    return "_ZEROWIZ_COMPLETE" in os.environ
 
 
 def complete_setting(row: SettingRow, choices: Sequence[str]) -> Callable[..., list[str]] | None:
@@ -42,7 +34,8 @@ def complete_machine(incomplete: str) -> list[str]:
         read_instances,
     )
 
-    counts = (_COUNTS.match(incomplete) or [""])[0]
+    # `2x8xH1`: the counts stay, the name is completed.
+    counts = (re.match(r"(?:\d{1,6}x)*", incomplete, re.IGNORECASE) or [""])[0]
     names = [alias for gpu in read_gpu_table() for alias in gpu.aliases]
     names += [row.name for row in read_instances()]
     names += [] if counts else ["all", "cpu"]

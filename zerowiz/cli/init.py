@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.answers_file import ask_anew
-from zerowiz.app.decide import JOB_FILE, Plan
+from zerowiz.app.decide import Plan
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import FileUse, Layers, Options, TakesScript, as_words
 from zerowiz.app.wizard import ask_init, plan_init
 from zerowiz.app.wizard_plan import (
+    JOB_FILE,
     InitOptions,
     InitPlan,
     launch_init,

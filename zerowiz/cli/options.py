@@ -21,8 +21,7 @@ from zerowiz.app.options import (
     rows,
     variable_of,
 )
-from zerowiz.cli.completion import complete_setting, is_completing
-from zerowiz.cli.usage import PlainCommand
+from zerowiz.cli.usage import PlainCommand, is_completing
 from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.settings import Origin, SettingRow, SettingValue
@@ -194,6 +193,11 @@ def option_of(
     """
     declared: list[Any] = [*default, row.flag, *([row.short] if row.short else [])]
     choices = choices_of(kind, row)
+    complete = None
+    if is_completing():
+        from zerowiz.cli.completion import complete_setting  # noqa: PLC0415 - only a shell asks
+
+        complete = complete_setting(row, choices)
     return typer.Option(  # type: ignore[no-any-return]
         *declared,
         help=row.help,
@@ -210,7 +214,7 @@ def option_of(
         else None,
         metavar=f"[{'|'.join(choices)}]" if choices else row.value or _VALUES.get(kind),
         # typer reads the signature of each.
-        autocompletion=complete_setting(row, choices) if is_completing() else None,
+        autocompletion=complete,
     )
 
 

@@ -21,6 +21,11 @@ TyperError: type[Exception] = next(
 )
 
 
+def is_completing() -> bool:
+    """Whether a shell asks, by the scripts that typer writes, and nothing runs."""
+    return "_ZEROWIZ_COMPLETE" in os.environ
+
+
 class PlainCommand(TyperCommand):
     """A command whose help is plain lines under headings, in a pipe as in a terminal."""
 
@@ -78,9 +83,6 @@ class PlainGroup(TyperGroup):
             formatter.write_text(self.epilog or "")
 
 
-_NO_COMMAND = re.compile(r"No such command '([^']*)'")
-
-
 def _meant_command(word: str, commands: Iterable[str]) -> tuple[str, ...]:
     """What may have been meant by a first word that is no command."""
     from difflib import get_close_matches  # noqa: PLC0415 - few words are wrong
@@ -118,7 +120,7 @@ def as_usage_error(error: Any, commands: Iterable[str]) -> UsageError:  # noqa: 
     else:
         message = error.format_message()
         hints = did_you_mean(near)
-    if (unknown := _NO_COMMAND.match(message)) is not None:
+    if (unknown := re.match(r"No such command '([^']*)'", message)) is not None:
         message = unknown[0]
         hints = did_you_mean(f"zerowiz {line}" for line in _meant_command(unknown[1], commands))
     if param is not None and context is not None:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Collection, Mapping
 from functools import cache
 
-from zerowiz.core.settings import OTHER_SETTINGS
+from zerowiz.core import shell
+from zerowiz.core.settings import OTHER_SETTINGS, Change
 from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, SETTINGS
 
 # Rule: words of other tools and of speech, by the key of the setting, without case and punctuation.
@@ -91,3 +92,13 @@ def flags() -> Mapping[str, str]:
     rows = {**SETTINGS, **OTHER_SETTINGS}
     off = {f"no_{name}": row.off for name, row in rows.items() if row.off}
     return {**{name: row.on for name, row in rows.items()}, **off}
+
+
+def spell_change(change: Change) -> str:
+    """A change as the options to type."""
+    words = [
+        flags()[name] if value is True else f"{flags()[name]} {shell.quote(value)}"
+        for name, value in change.items()
+        if (name, value) != ("offload", "none")
+    ]
+    return " ".join(words)

@@ -61,13 +61,10 @@ def shows(*paths: str) -> Callable[[AnyClass], AnyClass]:
     return decorate
 
 
-# A path is names, and the numbers of a tuple: `gpus[0].name`.
-_NAME = re.compile(r"\w+")
-
-
 def _at(value: object, path: str) -> object:
     """What is at a path; None where something on the way is None, or not there."""
-    for name in _NAME.findall(path):
+    # A path is names, and the numbers of a tuple: `gpus[0].name`.
+    for name in re.findall(r"\w+", path):
         if isinstance(value, tuple):
             value = value[int(name)] if int(name) < len(value) else None
         elif value is not None:
@@ -79,7 +76,6 @@ def _at(value: object, path: str) -> object:
 
 _Value = TypeVar("_Value")
 
-_MISSING = re.compile(r"Object missing required field `(.+)`")
 # Python's JSON reader gives half of a surrogate pair as it stands; msgspec cannot encode one.
 _NOT_TAKEN = (msgspec.ValidationError, UnicodeEncodeError)
 
@@ -149,7 +145,7 @@ def decode(kind: type[_Value], value: object, path: str) -> _Value:
     except _NOT_TAKEN as error:
         reason, _, place = str(error).partition(" - at `$")
         where = path + place.rstrip("`")
-        if missing := _MISSING.fullmatch(reason):
+        if missing := re.fullmatch(r"Object missing required field `(.+)`", reason):
             raise UsageError(f"`{where}.{missing[1]}` is missing") from None
         raise UsageError(f"`{where}`: {reason[0].lower()}{reason[1:]}") from None
 

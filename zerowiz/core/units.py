@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from zerowiz.errors import UsageError
 
-_AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
+_AMOUNT = r"(?i)(\d{1,18}(?:\.\d+)?)\s*([kmgt]i?b?|b)?"
 # No GPU has less than a MiB: a smaller bare number is one that lost its unit.
 _SMALLEST_BYTES = 2**20
 _POWERS: Mapping[str, int] = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -21,7 +21,7 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     Raises:
         UsageError: The text is no amount, or a fraction of an unknown total.
     """
-    match = _AMOUNT.fullmatch(text.strip())
+    match = re.fullmatch(_AMOUNT, text.strip())
     if match is None or float(match[1]) == 0:
         raise UsageError(
             f"`$memory_budget {text}` is not an amount of memory",
@@ -51,7 +51,7 @@ def parse_host_memory(text: str) -> int:
     Raises:
         UsageError: The text is no amount, or has no unit.
     """
-    match = _AMOUNT.fullmatch(text.strip())
+    match = re.fullmatch(_AMOUNT, text.strip())
     if match is None or not match[2] or float(match[1]) == 0:
         raise UsageError(
             f"`$host_memory {text}` is not an amount of memory",
@@ -60,7 +60,7 @@ def parse_host_memory(text: str) -> int:
     return _to_bytes(float(match[1]), match[2])
 
 
-_COUNT = re.compile(r"(-?\d[\d_]{0,20}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([kmbt])?", re.IGNORECASE)
+_COUNT = r"(?i)(-?\d[\d_]{0,20}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([kmbt])?"
 _THOUSANDS: Mapping[str, int] = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 # A thousand times what the largest models were trained on.
 _MOST_COUNTED = 10**17
@@ -76,7 +76,7 @@ def parse_count(name: str, text: str) -> int:
     Raises:
         UsageError: The text is no whole count, or one beyond any run.
     """
-    match = _COUNT.fullmatch(text.strip())
+    match = re.fullmatch(_COUNT, text.strip())
     hint = "use a number such as `2B`, `500M`, `52k` or `52000`"
     if match is None:
         raise UsageError(f"`${name} {text}` is not a number", hint)

@@ -218,7 +218,7 @@ def find_answers_file(
     return next((path for path in paths if path.is_file()), None)
 
 
-_PLACE = re.compile(r" \(at line (\d+), column \d+\)$")
+_PLACE = r" \(at line (\d+), column \d+\)$"
 
 
 def read_answers(path: Path, name: str) -> tuple[str, dict[str, Any]]:
@@ -248,9 +248,9 @@ def read_answers(path: Path, name: str) -> tuple[str, dict[str, Any]]:
             "write each option in a line of its own: `seq-len = 2048`",
         ) from None
     except tomllib.TOMLDecodeError as error:
-        place = _PLACE.search(str(error))
+        place = re.search(_PLACE, str(error))
         where = f" line {place[1]}" if place else ""
-        what = _PLACE.sub("", str(error))
+        what = re.sub(_PLACE, "", str(error))
         raise UsageError(
             f"`{name}`{where} is not TOML: {what[:1].lower()}{what[1:]}",
             "write each option in a line of its own: `seq-len = 2048`",

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zerowiz.core import shell
+from zerowiz.core.command_words import spell_change
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.dsconfig.merge import REPLACED
 from zerowiz.core.memory.allocations import AllocationKind, Phase
@@ -15,7 +16,6 @@ from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import Calibration
 from zerowiz.core.workload import Integration, Reference, Workload
 from zerowiz.translation import N_, _, listing
-from zerowiz.ui import remedies
 from zerowiz.ui.text import gib
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def unused_configs(paths: Sequence[str]) -> str:
 
 def batch_by_options(changes: Change, batch: "BatchChange") -> str:
     """That options change the global batch which script or base have by themselves."""
-    return _("`{options}`: {moves}", options=remedies.options(changes), moves=global_batch(batch))
+    return _("`{options}`: {moves}", options=spell_change(changes), moves=global_batch(batch))
 
 
 def global_batch(batch: "BatchChange") -> str:
@@ -134,7 +134,7 @@ def global_batch(batch: "BatchChange") -> str:
     return _(
         "{moves}; keep it with `{options}`",
         moves=moves,
-        options=remedies.options({"accumulation_steps": batch.accumulation_steps}),
+        options=spell_change({"accumulation_steps": batch.accumulation_steps}),
     )
 
 

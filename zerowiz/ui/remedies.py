@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
-from zerowiz.core import shell
-from zerowiz.core.command_words import flags, spell
+from zerowiz.core.command_words import spell, spell_change
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.memory.losses import LOSS_ROWS
-from zerowiz.core.settings import Change
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy_types import Offload, Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.text import (
     Colour,
@@ -35,16 +33,6 @@ _VERDICTS: Mapping[Verdict, str] = {
     Verdict.UNCERTAIN: N_("{strategy} may fit"),
     Verdict.DOES_NOT_FIT: N_("{strategy} does not fit"),
 }
-
-
-def options(change: Change) -> str:
-    """A change as the options to type."""
-    words = [
-        flags()[name] if value is True else f"{flags()[name]} {shell.quote(value)}"
-        for name, value in change.items()
-        if value != Offload.NONE.value or name != "offload"
-    ]
-    return " ".join(words)
 
 
 def fits(strategy: str, verdict: Verdict) -> str:
@@ -102,7 +90,7 @@ def _costs(remedy: Remedy) -> Iterator[str]:
 def hint(remedy: Remedy) -> str:
     """A remedy in one line, with what the script needs for it."""
     edit = "" if remedy.edit is None else _("; first {edit}", edit=remedy.edit)
-    return f"`{options(remedy.change)}`: {outcome(remedy)}{edit}"
+    return f"`{spell_change(remedy.change)}`: {outcome(remedy)}{edit}"
 
 
 def none_found(config: str | None, *, only_cpu: bool) -> str:
@@ -161,7 +149,7 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
     # An option that is longer has a line of its own, above its row.
     widths = [max(map(cells, column)) + 2 for column in zip(heading, *led, strict=True)]
     room = columns - sum(widths)
-    words = [options(remedy.change) for remedy in remedies]
+    words = [spell_change(remedy.change) for remedy in remedies]
     rows = zip([_("what to add"), *words], [heading, *led], strict=True)
     named: list[Line] = [
         tuple((cell, None) for cell in (word if cells(word) <= room else "", *others))

@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.remedy_table import Remedy
-from zerowiz.core.launch.plan import LaunchPlan, Resume
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.settings import SettingValue
 from zerowiz.core.strategy_types import Strategy
@@ -17,7 +15,9 @@ from zerowiz.ui.text import error as show_error
 from zerowiz.ui.text import note
 
 if TYPE_CHECKING:
+    from zerowiz.core.decision.remedy_table import Remedy
     from zerowiz.core.job_end import AttemptRecord, JobEnd
+    from zerowiz.core.launch.plan import LaunchPlan, Resume
 
 
 class TerminalReporter:
@@ -71,7 +71,7 @@ class TerminalReporter:
     def decision(
         self,
         decision: Decision,
-        remedies: Sequence[Remedy],
+        remedies: "Sequence[Remedy]",
         learning: Mapping[str, SettingValue],
     ) -> None:
         """The plan, and what would help."""
@@ -106,7 +106,7 @@ class TerminalReporter:
 class TerminalLaunchReporter(TerminalReporter):
     """Loaded whole before a job starts: an environment may change while it runs."""
 
-    def start(self, launch_plan: LaunchPlan) -> None:
+    def start(self, launch_plan: "LaunchPlan") -> None:
         """The command, as a shell line."""
         from zerowiz.ui import show  # noqa: PLC0415 - as above
 
@@ -132,7 +132,7 @@ class TerminalLaunchReporter(TerminalReporter):
             with suppress(OSError):
                 job_end.last_lines(attempt, folder, sys.stderr)
 
-    def next_attempt(self, strategy: Strategy, resume: Resume, number: int) -> None:
+    def next_attempt(self, strategy: Strategy, resume: "Resume", number: int) -> None:
         """What is tried next, and from where the script goes on."""
         from zerowiz.ui import job_end  # noqa: PLC0415 - a plan ends no job
 

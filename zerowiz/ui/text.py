@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 # Take from a text of others what would steer the terminal, or the page, that shows it.
 
-# Colours and bold (ECMA-48, SGR): they steer nothing, and would stay as `?[31m`.
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-
 
 def plain(text: str) -> str:
     """The text with `?` for each character that is not printed: escapes, bells, turns of direction.
@@ -41,7 +38,9 @@ def plain_log(text: str) -> str:
         >>> plain_log("\x1b[31merror\x1b[0m: no\nroom\x1b[2J")
         'error: no\nroom?[2J'
     """
-    return "\n".join(plain(line.expandtabs()) for line in _COLOUR.sub("", text).split("\n"))
+    # Colours and bold (ECMA-48, SGR): they steer nothing, and would stay as `?[31m`.
+    without_colours = re.sub(r"\x1b\[[0-9;:]*m", "", text)
+    return "\n".join(plain(line.expandtabs()) for line in without_colours.split("\n"))
 
 
 def escape(text: str) -> str:
@@ -587,8 +586,6 @@ def _say_marked(mark: str, texts: Sequence[str], colour: Colour, stream: TextIO)
 
 OF = _(" of ")
 """Between what is needed and what there is."""
-# Not in a path or a name.
-_GPU = re.compile(r"(?<![\w/.-])GPU(?=s?\b)")
 
 
 # Below, one decimal of a GiB says nothing.
@@ -745,7 +742,8 @@ def on_device(text: str, machine: "Machine") -> str:
     """The text for the machine's devices: what a GPU is to a job is a rank on the CPU."""
     if not machine.accelerator.row.on_host:
         return text
-    return _GPU.sub(_("CPU rank"), text)
+    # Not in a path or a name.
+    return re.sub(r"(?<![\w/.-])GPU(?=s?\b)", _("CPU rank"), text)
 
 
 def money(dollars: float) -> str:

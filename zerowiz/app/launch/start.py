@@ -57,7 +57,6 @@ from zerowiz.core.launch.plan import (
     plan_resume,
     refuse_slices,
     resumed_checkpoint,
-    resumes,
 )
 from zerowiz.core.launch.provenance import PlannedFile, plan_path
 from zerowiz.core.launch.secrets import hide_secrets
@@ -604,7 +603,7 @@ def _output_folder(start: Start) -> Path | None:
 
 def checkpoints_before(start: Start) -> CheckpointStates:
     """The checkpoints of other runs; none where this run goes on from them too."""
-    if resumes(start.script):
+    if start.script.resumes:
         return {}
     return read_states(_output_folder(start))
 

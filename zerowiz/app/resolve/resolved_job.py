@@ -45,8 +45,7 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script.bindings import ScriptValue, State
-from zerowiz.core.script.config_delivery import named_file
-from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts, named_file
 from zerowiz.core.script.settings import (
     AddedWords,
     ScriptRun,

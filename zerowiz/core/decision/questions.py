@@ -124,7 +124,7 @@ class Answers(Struct, frozen=True, kw_only=True):
         return replace(self, given=kept, before={**self.before, **self.by_key})
 
 
-_RATE = re.compile(r"(\d+\.?\d*|\.\d+)(e-?\d{1,2})?", re.ASCII | re.IGNORECASE)
+_RATE = r"(?ai)(\d+\.?\d*|\.\d+)(e-?\d{1,2})?"
 
 
 class AnswerKind(StrEnum):
@@ -187,7 +187,7 @@ class Question(Struct, frozen=True, kw_only=True):
         match self.kind:
             case AnswerKind.COUNT if (read_count(answer) or 0) < 1:
                 return N_("a whole number from 1 on")
-            case AnswerKind.RATE if not _RATE.fullmatch(answer) or not float(answer):
+            case AnswerKind.RATE if not re.fullmatch(_RATE, answer) or not float(answer):
                 return N_("a number such as 5e-5")
             case AnswerKind.CHOICE if answer not in values:
                 return f"one of {', '.join(values)}"

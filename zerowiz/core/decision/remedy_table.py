@@ -136,6 +136,23 @@ class Remedy(Struct, frozen=True, kw_only=True):
         """Whether what it leads to runs, as far as anything was measured."""
         return self.verdict in {Verdict.FITS, Verdict.TIGHT}
 
+    def encode(self) -> dict[str, object]:
+        """As `plan --json` has it."""
+        return {
+            "change": {flags()[name]: value for name, value in self.change.items()},
+            "strategy": self.strategy,
+            "verdict": self.verdict.value,
+            "frees_bytes": self.frees_bytes,
+            "device_bytes": self.device_bytes,
+            "budget_bytes": self.budget_bytes,
+            "step_seconds": self.step_seconds,
+            "time_fraction": self.time_fraction,
+            "costs": sorted(cost.value for cost in self.costs),
+            "more_host_bytes": self.more_host_bytes,
+            "global_batch": self.global_batch,
+            "edit": self.edit,
+        }
+
 
 def seconds_per_token(evaluated: StrategyEstimate) -> float | None:
     """Of the whole job; None where no time is predicted."""
@@ -260,24 +277,6 @@ def price_of(remedy: Remedy) -> tuple[bool, tuple[int, ...], bool, int, bool, fl
     by_time = remedy.time_fraction or 0.0
     longest = -remedy.sequence_tokens
     return not _keeps_the_step(remedy), dearest, is_slow, longest, may_fail, by_time
-
-
-def encode_remedy(remedy: Remedy) -> dict[str, object]:
-    """As `plan --json` has it."""
-    return {
-        "change": {flags()[name]: value for name, value in remedy.change.items()},
-        "strategy": remedy.strategy,
-        "verdict": remedy.verdict.value,
-        "frees_bytes": remedy.frees_bytes,
-        "device_bytes": remedy.device_bytes,
-        "budget_bytes": remedy.budget_bytes,
-        "step_seconds": remedy.step_seconds,
-        "time_fraction": remedy.time_fraction,
-        "costs": sorted(cost.value for cost in remedy.costs),
-        "more_host_bytes": remedy.more_host_bytes,
-        "global_batch": remedy.global_batch,
-        "edit": remedy.edit,
-    }
 
 
 # The single changes of a job that may make it fit, as a table: each yields the mildest first.

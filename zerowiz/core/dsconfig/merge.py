@@ -4,9 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from zerowiz.core.dsconfig.schema import truth_of
 from zerowiz.core.strategy_types import ZeroKey
 from zerowiz.core.structs import replace
+
+# pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
+TRUTHS: Mapping[str, bool] = {
+    **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
+    **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
+}
+
+
+def truth_of(value: object) -> bool | None:
+    """What pydantic makes of a switch; None where it refuses the value."""
+    return TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+
 
 # Build a config on a person's own: ZeRO and the batch are replaced, all else stays as it stands.
 

@@ -14,8 +14,8 @@ from zerowiz.core.dsconfig.merge import (
     ZERO,
     says_precision,
     section_of,
+    truth_of,
 )
-from zerowiz.core.dsconfig.schema import truth_of
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
 from zerowiz.core.structs import MOST_COUNT, replace
 from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype
@@ -26,8 +26,6 @@ from zerowiz.errors import UsageError
 
 
 AUTOCAST_KEY = "torch_autocast.enabled"
-# As many digits as Python turns into a number without a look at the limit.
-_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class UserConfig(Struct, frozen=True, kw_only=True):
@@ -92,7 +90,8 @@ def _count(values: Mapping[str, object], *keys: str) -> int | None:
 
 
 def _whole(value: object) -> int | None:
-    if isinstance(value, str) and _DIGITS.fullmatch(value):
+    # As many digits as Python turns into a number without a look at the limit.
+    if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value, re.ASCII):
         return int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)

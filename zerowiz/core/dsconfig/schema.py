@@ -13,19 +13,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from zerowiz.core.dsconfig.merge import TRUTHS, truth_of
 from zerowiz.core.structs import Count, decode
-
-# pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
-_TRUTHS: Mapping[str, bool] = {
-    **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
-    **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
-}
-
-
-def truth_of(value: object) -> bool | None:
-    """What pydantic makes of a switch; None where it refuses the value."""
-    return _TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
-
 
 # Define the classes that the `type` of an optimizer or a scheduler names, and what they take.
 #
@@ -188,7 +177,7 @@ class SchemaKey(Struct, frozen=True, kw_only=True):
 _NO_CHOICE = frozenset({Kind.NULL, Kind.AUTO, Kind.OBJECT})
 
 # Words alone: "1" and "0" are digits first.
-_SWITCHES = _TRUTHS.keys() - {"1", "0"}
+_SWITCHES = TRUTHS.keys() - {"1", "0"}
 
 
 def kind_of(value: object) -> Kind:

@@ -11,7 +11,7 @@ from zerowiz.core.launch.secrets import is_secret
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import ALLOCATOR
 from zerowiz.core.script.arguments import SWITCHES, Takes
-from zerowiz.core.script.bindings import Resolver
+from zerowiz.core.script.bindings import RESUME, Resolver
 from zerowiz.core.script.config_delivery import BASE_VARIABLE
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.strategy_types import Offload, Strategy
@@ -62,9 +62,8 @@ _OURS = ("ACCELERATE_", "DS_ACCELERATOR", "ZEROWIZ_")
 # it sends unasked.
 _EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A line of the user's files; DeepSpeed's runner fails on a blank one, and on a comment.
-_USER_LINE = re.compile(r"(?:export )?([A-Za-z_]\w*=.*)", re.ASCII)
+_USER_LINE = r"(?a)(?:export )?([A-Za-z_]\w*=.*)"
 
 
 class RankEnv(Struct, frozen=True, kw_only=True):
@@ -96,7 +95,7 @@ def merge_env(
         >>> merge_env({"HF_HOME": "/a b", "EDITOR": "vi"}, {"OMP_NUM_THREADS": "4"}).text
         'HF_HOME=/a b\nOMP_NUM_THREADS=4\n'
     """
-    matches = map(_USER_LINE.fullmatch, map(str.strip, user_lines))
+    matches = [re.fullmatch(_USER_LINE, line.strip()) for line in user_lines]
     lines = [match[1] for match in matches if match is not None]
     named = {line.partition("=")[0] for line in lines}
     ours = {name for name in planned if name.startswith(_OURS)}
@@ -133,7 +132,7 @@ def escape(value: str) -> str:
 
 def _is_sent(name: str) -> bool:
     chosen = name in _NAMES or name.startswith(_FAMILIES)
-    return chosen and name not in _NEVER and _NAME.fullmatch(name) is not None
+    return chosen and name not in _NEVER and name.isascii() and name.isidentifier()
 
 
 # Decide whether zerowiz supervises a job, or is replaced by it.
@@ -413,8 +412,6 @@ class Resume(Struct, frozen=True, kw_only=True):
     """Of the checkpoint."""
 
 
-RESUME = "--resume"
-"""The switch by which a script of the templates resumes from its newest checkpoint."""
 _RESUME_FROM = "--resume_from_checkpoint"
 # deepspeed 0.19.8, runtime/engine.py, load_checkpoint: a state of one of these stages loads at the
 # other; from 2 to 3 and from 0 to 2 it raises.
@@ -455,7 +452,7 @@ def plan_resume(
     if any(option.takes in SWITCHES or option.takes is Takes.PERHAPS for option in options):
         if saved.portable is None:
             return Resume(resume_from=ResumeFrom.START, script_args=words)
-        again = words if _has_option(script, RESUME) else (*words, RESUME)
+        again = words if script.resumes else (*words, RESUME)
         return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.portable)
     trainer = script.facts.convention is Convention.HF_PARSER
     loads = {before.stage, after.stage} <= _LOADS_EACH_OTHER
@@ -468,12 +465,3 @@ def plan_resume(
         again = (*words, flag, saved.weights)
         return Resume(resume_from=ResumeFrom.WEIGHTS, script_args=again, path=saved.weights)
     return Resume(resume_from=ResumeFrom.START, script_args=words)
-
-
-def resumes(script: Resolver) -> bool:
-    """Whether these words make the script resume from its newest portable checkpoint."""
-    return script.facts.saves_portably and _has_option(script, RESUME)
-
-
-def _has_option(script: Resolver, flag: str) -> bool:
-    return any(option.dest in script.said for option in script.facts.parser.find(flag))

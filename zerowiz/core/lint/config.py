@@ -19,7 +19,7 @@ from zerowiz.core.dsconfig.hjson import (
     Span,
     plain,
 )
-from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
+from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO, truth_of
 from zerowiz.core.dsconfig.schema import (
     Kind,
     Schema,
@@ -27,7 +27,6 @@ from zerowiz.core.dsconfig.schema import (
     Unknown,
     join_path,
     kind_of,
-    truth_of,
 )
 from zerowiz.core.findings import BadRelease, Edit, Finding, Rule, Severity
 from zerowiz.core.structs import MOST_COUNT, replace

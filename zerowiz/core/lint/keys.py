@@ -8,8 +8,8 @@ from difflib import SequenceMatcher
 from msgspec import Struct
 
 from zerowiz.core.dsconfig.hjson import JsonTextError, repeated
-from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
-from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey, Unknown, truth_of
+from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO, truth_of
+from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey, Unknown
 from zerowiz.core.findings import Edit, Finding, Rule, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, drop, put, rename, shown
 from zerowiz.core.structs import replace

@@ -29,7 +29,7 @@ from zerowiz.errors import UsageError, did_you_mean
 
 FLAG = "$interconnect"
 
-_ENTRY = re.compile(r"([a-z]+)(?::(\d{1,6}(?:\.\d{1,3})?)(Gb|GB)(?:/s|ps)?)?", re.ASCII)
+_ENTRY = r"(?a)([a-z]+)(?::(\d{1,6}(?:\.\d{1,3})?)(Gb|GB)(?:/s|ps)?)?"
 
 _INSIDE: Mapping[str, LinkClass] = {"nvlink": LinkClass.NVLINK_ALL, "pcie": LinkClass.PCIE}
 # What is known agrees with these words, and says more.
@@ -95,7 +95,7 @@ def _parse(text: str) -> tuple[_StatedLink, ...]:
 def _parse_entry(entry: str, text: str) -> _StatedLink:
     """One link; the case of its word does not matter, that of a unit tells bits from bytes."""
     word, colon, rate = entry.partition(":")
-    match = _ENTRY.fullmatch(f"{word.lower()}{colon}{rate}")
+    match = re.fullmatch(_ENTRY, f"{word.lower()}{colon}{rate}")
     bytes_per_s = round(float(match[2]) * _BYTES[match[3]]) if match and match[2] else None
     words = (*_INSIDE, *_BETWEEN)
     if match is None or match[1] not in words or bytes_per_s == 0:

@@ -10,11 +10,6 @@ from zerowiz.errors import PreflightError, UsageError
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
-# CUDA reads the leading digits (C's strtoul), and ignores what follows them in the entry.
-_ORDINAL = re.compile(r"\s*\+?(\d{1,99})", re.ASCII)
-
-_LABEL = re.compile(r"\d{1,4}(:\d{1,2})?", re.ASCII)
-
 
 def visible_gpus(text: str | None, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """The GPUs that a CUDA process would see, in its order.
@@ -52,7 +47,8 @@ def visible_gpus(text: str | None, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 def _find_by_ordinal(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
     """The GPU of a number; of one in MIG mode its first slice."""
-    match = _ORDINAL.match(entry)
+    # CUDA reads the leading digits (C's strtoul), and ignores what follows them in the entry.
+    match = re.match(r"\s*\+?(\d{1,99})", entry, re.ASCII)
     ordinal = None if match is None else int(match[1])
     return next((gpu for gpu in gpus if gpu.cuda_ordinal == ordinal), None)
 
@@ -90,7 +86,7 @@ def parse_gpus(text: str) -> tuple[str, ...]:
         UsageError: An entry is no index, or stands twice.
     """
     entries = [entry.strip() for entry in text.split(",")]
-    bad = [entry for entry in entries if not _LABEL.fullmatch(entry)]
+    bad = [entry for entry in entries if not re.fullmatch(r"\d{1,4}(:\d{1,2})?", entry, re.ASCII)]
     if bad:
         raise UsageError(
             f"`$gpus {text}`: `{bad[0]}` is not a GPU index",

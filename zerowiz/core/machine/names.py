@@ -94,12 +94,11 @@ def match_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
 
 # Of the cards of the table, CUDA offers at least this much of the memory in their names.
 _OFFERED_PERCENT = 91
-_ANY = re.compile(r"gpu(\d{1,4})")
 
 
 def any_model(name: str) -> tuple[GpuModel, ...]:
     """A GPU of which only the memory is known: `GPU-45GB`; none for any other name."""
-    match = _ANY.fullmatch(normalize_name(name))
+    match = re.fullmatch(r"gpu(\d{1,4})", normalize_name(name))
     if match is None or not int(match[1]):
         return ()
     total_bytes = int(match[1]) * 2**30
@@ -246,7 +245,6 @@ def read_phrase(text: str) -> Phrase:
 
 _LIST = "to see names that it knows: `zerowiz plan --machine all --model 7b`"
 _NODE_FILE = "to plan for another GPU, write its memory: `$machine 8xGPU-45GB`"
-_MAKERS = re.compile(r"NVIDIA |Tesla |GeForce ")
 _MOST = 3
 
 
@@ -288,7 +286,10 @@ def close_names(
     name: str, table: Sequence[GpuModel], instances: Sequence[Instance]
 ) -> tuple[str, ...]:
     """Names of GPUs, then of instances, that are like this one; each means one machine."""
-    gpus = {normalize_name(row.name): _MAKERS.sub("", row.name).replace(" ", "-") for row in table}
+    gpus = {
+        normalize_name(row.name): re.sub("NVIDIA |Tesla |GeForce ", "", row.name).replace(" ", "-")
+        for row in table
+    }
     gpus |= {normalize_name(alias): alias for row in table for alias in row.aliases}
     nodes = {
         normalize_instance(alias): row.name

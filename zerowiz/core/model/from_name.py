@@ -390,7 +390,7 @@ _TRAINED = frozenset(
     ("meta", "hf", "base", "instruct", "chat", "it", "pt", "sft", "dpo", "deduped", "thinking")
 )
 # A version, a date, a length of context: people leave them out, and they can tell shapes apart.
-_RELEASE = re.compile(r"v\d+(?:\.\d+)?|\d{4}|\d+k")
+_RELEASE = r"v\d+(?:\.\d+)?|\d{4}|\d+k"
 
 
 def find_known(text: str, table: Sequence[KnownModel]) -> KnownModel | None:
@@ -434,7 +434,7 @@ def _shorten(name: str, *, without_release: bool = False) -> str:
     """A name without punctuation and the words that say nothing of the shape."""
     words = [word for word in re.split(r"[\s_-]+", name) if word not in _TRAINED]
     if without_release:
-        words = [word for word in words if not _RELEASE.fullmatch(word)]
+        words = [word for word in words if not re.fullmatch(_RELEASE, word)]
     return "".join(words)
 
 

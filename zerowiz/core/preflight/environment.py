@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core import shell
-from zerowiz.core.dsconfig.schema import truth_of
+from zerowiz.core.dsconfig.merge import truth_of
 from zerowiz.core.findings import (
     MOST_MICRO_BATCHES,
     BadRelease,

@@ -57,14 +57,13 @@ _TRUTHS: Mapping[str, bool] = {
     **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
     **dict.fromkeys(("no", "false", "f", "n", "0"), False),
 }
-_BRACKETS = re.compile(r"""[][()'"\s]""")
 _READERS: Mapping[Reads, Callable[[str], Scalar]] = {
     Reads.INT: int,
     Reads.FLOAT: float,
     Reads.STR: str,
     Reads.TRUTH: lambda word: _TRUTHS.get(word.lower()),
     # Fire takes a list in brackets, argparse one word for each item.
-    Reads.WORDS: lambda word: _BRACKETS.sub("", word),
+    Reads.WORDS: lambda word: re.sub(r"""[][()'"\s]""", "", word),
     Reads.NONEMPTY: bool,
     Reads.UNSEEN: lambda _: None,
 }
@@ -368,12 +367,9 @@ def _value(option: Option, word: str) -> Scalar:
     return None if option.takes is Takes.UNSEEN else read_word(option.reads, word)
 
 
-# argparse, _negative_number_matcher: the only kind of value that may start with a dash.
-_NEGATIVE_NUMBER = re.compile(r"-(\d+|\d*\.\d+)")
-
-
 def _is_value(word: str) -> bool:
-    return not word.startswith("-") or word == "-" or bool(_NEGATIVE_NUMBER.fullmatch(word))
+    # argparse, _negative_number_matcher: the only kind of value that may start with a dash.
+    return not word.startswith("-") or word == "-" or bool(re.fullmatch(r"-(\d+|\d*\.\d+)", word))
 
 
 # The names that libraries have for values of settings.

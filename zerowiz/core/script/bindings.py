@@ -99,6 +99,10 @@ class ScriptValue(Struct, Generic[T], frozen=True, kw_only=True):
 SettledValue: TypeAlias = ScriptValue[Any]  # type: ignore[explicit-any]
 
 
+RESUME = "--resume"
+"""The switch by which a script of the templates resumes from its newest checkpoint."""
+
+
 class Resolver:
     """Resolves the bindings of a script that is started with certain words.
 
@@ -122,6 +126,12 @@ class Resolver:
             UsageError: A settings file has a value of another type.
         """
         return read_said(self.facts, self.words)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether these words make the script resume from its newest portable checkpoint."""
+        says = any(option.dest in self.said for option in self.facts.parser.find(RESUME))
+        return says and self.facts.saves_portably
 
     def setting(self, binding: ValueSource) -> ScriptValue[Scalar] | None:
         """The setting that a binding has in this run; None where it is not known."""

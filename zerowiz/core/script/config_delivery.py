@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from zerowiz.core import shell
 from zerowiz.core.script.arguments import Given, Option, Takes, left_over, read_words
 from zerowiz.core.script.bindings import Words, read_said
-from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
+from zerowiz.core.script.facts import WAYS, Convention, Obstacle, ScriptFacts, split_config_via
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.script.settings_file import SettingsCopy, copy_path, copy_values
 from zerowiz.core.structs import replace
@@ -17,41 +17,6 @@ from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import BY_DOCTOR, UnreachableScriptError, UsageError, ZerowizError
 
 # Read what a person says of how a config reaches a script: `--config-via`.
-
-# The word before the colon; whether a name follows it; what it means; and who takes the config
-# where the script does not show it.
-_WAYS: Mapping[str, tuple[bool, Convention, Integration]] = {
-    "flag": (True, Convention.OWN_FLAG, Integration.DEEPSPEED),
-    "key": (True, Convention.OWN_FLAG, Integration.DEEPSPEED),
-    "env": (False, Convention.ACCELERATOR, Integration.ACCELERATE),
-    "file": (True, Convention.CONFIG_LITERAL, Integration.DEEPSPEED),
-    "none": (False, Convention.NONE, Integration.DEEPSPEED),
-}
-
-
-def split_config_via(text: str) -> tuple[str, str]:
-    """The way, and the name that belongs to it; empty if it has none.
-
-    Raises:
-        UsageError: There is no such way.
-
-    Example:
-        >>> split_config_via("flag:ds_config")
-        ('flag', 'ds_config')
-    """
-    way, colon, name = text.partition(":")
-    named = way in _WAYS and _WAYS[way][0]
-    is_empty = not posixpath.basename(name).strip("-. ")
-    if way not in _WAYS or bool(colon) is not named or (named and is_empty):
-        raise UsageError(
-            f"`$config_via {text}` is not a way to pass a config",
-            (
-                "use `flag:NAME` (an option of the script), `key:NAME` (a key of Hydra), `env` "
-                "(Accelerate's variables, or Lightning's), "
-                "`file:PATH` (a file that it reads) or `none`"
-            ),
-        )
-    return way, name
 
 
 def with_config_via(
@@ -70,7 +35,7 @@ def with_config_via(
     if text is None:
         return facts
     way, name = split_config_via(text)
-    _, convention, reader = _WAYS[way]
+    _, convention, reader = WAYS[way]
     reader = facts.integration or integration or reader
     if way == "env" and reader is Integration.LIGHTNING:
         convention = Convention.LIGHTNING
@@ -120,14 +85,6 @@ def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> Scri
         )
     option = Option(flags=(flag,), dest=flag.lstrip("-"))
     return replace(facts, own_flag=flag, parser=replace(parser, options=(*parser.options, option)))
-
-
-def named_file(text: str | None) -> str | None:
-    """The path that the config is written to, where the script reads that one alone."""
-    if text is None:
-        return None
-    way, name = split_config_via(text)
-    return name if way == "file" else None
 
 
 # Say why zerowiz cannot pass a config to a script, and what to change in the script.

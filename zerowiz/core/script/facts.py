@@ -1,5 +1,6 @@
 """The facts that a training script's syntax tree shows."""
 
+import posixpath
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -10,7 +11,7 @@ from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.settings import HYPERPARAMETERS, OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS, Integration
-from zerowiz.errors import LineEdit
+from zerowiz.errors import LineEdit, UsageError
 
 
 class Convention(StrEnum):
@@ -56,6 +57,50 @@ class Obstacle(StrEnum):
     """Hydra owns the command line, and builds the config or what the script makes it of."""
     PROGRAM_FILE = "program_file"
     """LLaMA-Factory takes the config from its own YAML file."""
+
+
+# The word before the colon; whether a name follows it; what it means; and who takes the config
+# where the script does not show it.
+WAYS: Mapping[str, tuple[bool, Convention, Integration]] = {
+    "flag": (True, Convention.OWN_FLAG, Integration.DEEPSPEED),
+    "key": (True, Convention.OWN_FLAG, Integration.DEEPSPEED),
+    "env": (False, Convention.ACCELERATOR, Integration.ACCELERATE),
+    "file": (True, Convention.CONFIG_LITERAL, Integration.DEEPSPEED),
+    "none": (False, Convention.NONE, Integration.DEEPSPEED),
+}
+
+
+def split_config_via(text: str) -> tuple[str, str]:
+    """The way, and the name that belongs to it; empty if it has none.
+
+    Raises:
+        UsageError: There is no such way.
+
+    Example:
+        >>> split_config_via("flag:ds_config")
+        ('flag', 'ds_config')
+    """
+    way, colon, name = text.partition(":")
+    named = way in WAYS and WAYS[way][0]
+    is_empty = not posixpath.basename(name).strip("-. ")
+    if way not in WAYS or bool(colon) is not named or (named and is_empty):
+        raise UsageError(
+            f"`$config_via {text}` is not a way to pass a config",
+            (
+                "use `flag:NAME` (an option of the script), `key:NAME` (a key of Hydra), `env` "
+                "(Accelerate's variables, or Lightning's), "
+                "`file:PATH` (a file that it reads) or `none`"
+            ),
+        )
+    return way, name
+
+
+def named_file(text: str | None) -> str | None:
+    """The path that the config is written to, where the script reads that one alone."""
+    if text is None:
+        return None
+    way, name = split_config_via(text)
+    return name if way == "file" else None
 
 
 class ValueSource(Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ _ELSEWHERE = (
 )
 
 # huggingface_hub, utils/_validators.py, validate_repo_id.
-_HUB_ID = re.compile(r"(?!.*(?:--|\.\.))(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
+_HUB_ID = r"(?a)(?!.*(?:--|\.\.))(?:\w[\w.-]*/)?\w[\w.-]*"
 # huggingface_hub, constants.py: ENDPOINT, ENV_VARS_TRUE_VALUES, HF_HUB_OFFLINE, HF_HUB_CACHE.
 _ENDPOINT = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}
@@ -259,7 +259,7 @@ def _find(text: str, environ: Mapping[str, str]) -> Path | KnownModel | Named | 
     """
     path: Path | None = _config_path(text)
     if path is not None and not is_named_file(path):
-        path = _find_cached(text, environ) if _HUB_ID.fullmatch(text) else None
+        path = _find_cached(text, environ) if re.fullmatch(_HUB_ID, text) else None
     if path is not None or "/" in text:
         return path
     gpt = config_of_gpt(text)
@@ -301,7 +301,7 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
             )
         as_size = f"{text}b"
         is_number = bool(parse_size(as_size))
-        if is_number or not _HUB_ID.fullmatch(text):
+        if is_number or not re.fullmatch(_HUB_ID, text):
             meant = (f"did you mean `$model {as_size}`?",) if is_number else ()
             raise UsageError(
                 f"`{text}` is not a folder, a hub id or a size",
