@@ -3,7 +3,6 @@
 import gc
 import sys
 
-from zerowiz.errors import ExitCode
 from zerowiz.translation import LANGUAGES, _, speak
 
 # What these print is read by programs, which know English.
@@ -21,13 +20,14 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        sys.exit(ExitCode.INTERRUPTED)
+        # `ExitCode` may not be loaded yet.
+        sys.exit(130)
     except EOFError:
         # On a full disk Python 3.13 and older keeps what fits of a module that it compiles.
         message = _("a compiled module of Python is cut short, as a full disk leaves it")
         hint = _("delete the `__pycache__` folders under `{folder}`", folder=sys.prefix)
         sys.stderr.write("\n".join([_("error: ") + message, "", _("hint: ") + hint, ""]))
-        sys.exit(ExitCode.FAILED)
+        sys.exit(1)
     finally:
         # Nor is any looked for as Python ends.
         gc.freeze()

@@ -21,7 +21,7 @@ from zerowiz.core.structs import replace
 
 FIGURES = Path(__file__).with_name("figures.json")
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
-MEASURED_RUNS = Path(__file__).parents[2] / "zerowiz" / "data" / "measured_runs.json"
+MEASURED_PAIRS = Path(__file__).parents[2] / "zerowiz" / "data" / "measured_pairs.json"
 README = Path(__file__).parents[2] / "README.md"
 
 # A hundredth of a percentage point: what the page rounds to.

@@ -22,7 +22,7 @@ from accuracy.split import Split, split_of
 from measured.rows import OPTIMIZERS, Row, family_of, read_every_row, strategy_of, workload_of
 from measured.trials import OptimizerKernel
 
-from zerowiz.core.decision.job import MeasuredRuns, PairedSetting, accumulation_of
+from zerowiz.core.decision.job import PairedSetting, accumulation_of
 from zerowiz.core.decision.job import point_of as point_of_job
 from zerowiz.core.strategies import STRATEGIES
 
@@ -165,22 +165,21 @@ def measured_points(rows: Sequence[Row]) -> list[Point]:
     return [point_of(row) for row in rows if is_measured(row)]
 
 
-def measured_runs(rows: Sequence[Row]) -> MeasuredRuns:
-    """What `plan` is told of the runs: of each that a prediction can be asked for, its settings."""
+def askable_points(rows: Sequence[Row]) -> list[Mapping[PairedSetting, str]]:
+    """The settings of each run that a prediction can be asked for."""
     counted = (r for r in rows if is_measured(r) and r["optimizer"] in OPTIMIZERS and family_of(r))
-    points = (
+    return [
         point_of_job(str(family_of(row)), strategy_of(row), workload_of(row), row["gpus"])
         for row in counted
-    )
-    settings = tuple(PairedSetting)
-    runs = sorted({tuple(point[name] for name in settings) for point in points})
-    return MeasuredRuns(settings=settings, runs=tuple(runs))
+    ]
 
 
-def encode_measured_runs(runs: MeasuredRuns) -> str:
-    """One combination a line."""
-    lines = ",\n".join(json.dumps(run) for run in runs.runs)
-    return f'{{"settings": {json.dumps(runs.settings)}, "runs": [\n{lines}\n]}}\n'
+def encode_measured_pairs(rows: Sequence[Row]) -> str:
+    """What `plan` is told of the runs: the settings that some run had together, one pair a line."""
+    points = askable_points(rows)
+    pairs = {pair for point in points for pair in combinations(point.items(), 2)}
+    lines = ",\n".join(json.dumps(pair) for pair in sorted(pairs))
+    return f'{{"pairs": [\n{lines}\n]}}\n'
 
 
 def missing_pairs(points: Sequence[Point], times: int = 1) -> Counter[Pair]:

@@ -13,7 +13,7 @@ sys.path[0] = str(Path(__file__).parents[1])
 from accuracy import page  # noqa: E402
 from accuracy.figures import (  # noqa: E402
     FIGURES,
-    MEASURED_RUNS,
+    MEASURED_PAIRS,
     PAGE,
     README,
     Figures,
@@ -21,7 +21,7 @@ from accuracy.figures import (  # noqa: E402
     read_figures,
     worse,
 )
-from accuracy.grid import encode_measured_runs, measured_runs  # noqa: E402
+from accuracy.grid import encode_measured_pairs  # noqa: E402
 from accuracy.records import make_records  # noqa: E402
 from accuracy.rivals import rivals_versions, with_rivals  # noqa: E402
 from measured.rows import read_every_row  # noqa: E402
@@ -52,26 +52,21 @@ def _show(figures: Figures) -> None:
     _say(page.counts(records))
 
 
-def _runs() -> str:
-    """What `plan` is told of the runs."""
-    return encode_measured_runs(measured_runs(read_every_row()))
-
-
 def _write(figures: Figures) -> None:
     FIGURES.write_text(encode_figures(figures), encoding="utf-8")
     PAGE.write_text(page.render(figures.records, figures.versions), encoding="utf-8")
     readme = README.read_text(encoding="utf-8")
-    MEASURED_RUNS.write_text(_runs(), encoding="utf-8")
+    MEASURED_PAIRS.write_text(encode_measured_pairs(read_every_row()), encoding="utf-8")
     README.write_text(page.with_headline(readme, figures.records), encoding="utf-8")
-    _say(f"wrote {FIGURES.name}, {PAGE.name}, {MEASURED_RUNS.name} and the table of {README.name}")
+    _say(f"wrote {FIGURES.name}, {PAGE.name}, {MEASURED_PAIRS.name} and the table of {README.name}")
 
 
 def _check(figures: Figures) -> int:
     """1 where a figure got worse; a page that is older than the predictions is only named."""
     committed = read_figures()
     complaints = worse(figures.records, committed.records)
-    if _runs() != MEASURED_RUNS.read_text(encoding="utf-8"):
-        complaints.append(f"{MEASURED_RUNS.name} does not hold the settings of the measured runs")
+    if encode_measured_pairs(read_every_row()) != MEASURED_PAIRS.read_text(encoding="utf-8"):
+        complaints.append(f"{MEASURED_PAIRS.name} does not hold the pairs of the measured runs")
     for line in complaints:
         sys.stderr.write(f"worse: {line}\n")
     if not complaints and figures.records != committed.records:

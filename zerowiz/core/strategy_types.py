@@ -4,7 +4,6 @@ The rows are in `strategies.py`, above the rooms whose formulas they name; funct
 """
 
 from enum import StrEnum
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -42,7 +41,7 @@ class ZeroKey(StrEnum):
     LEAF_MODULE = "leaf_module"
 
 
-class RingPasses(NamedTuple):
+class RingPasses(Struct, frozen=True):
     """How often the trainable parameters, or their gradients, go around the ring."""
 
     per_step: int

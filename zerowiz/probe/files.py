@@ -435,16 +435,16 @@ def read_known_models() -> "tuple[KnownModel, ...]":
 
 @cache
 def read_measured_pairs() -> "frozenset[Pair]":
-    """Every pair of settings that some run of `zerowiz/data/measured_runs.json` had."""
-    from zerowiz.core.decision.job import MeasuredRuns  # noqa: PLC0415 - one command reads one table
+    """Every row of `zerowiz/data/measured_pairs.json`: the settings that some run had together."""
+    from zerowiz.core.decision.job import Pair  # noqa: PLC0415 - one command reads one table
 
-    content = json.loads((_DATA / "measured_runs.json").read_bytes())
-    return decode(MeasuredRuns, content, "measured_runs").pairs()
+    return _read_rows(frozenset[Pair], "measured_pairs.json")
 
 
 # Read the installed release of a library without loading the library.
 
 _MAJOR_MINOR = re.compile(r"(\d+)\.(\d+)")
+_METADATA = ".dist-info"
 
 
 def read_version(package: str) -> str | None:
@@ -458,28 +458,24 @@ def read_version(package: str) -> str | None:
     Returns:
         None where it is not installed.
     """
-    return _find_version(package, tuple((folder, _changed_ns(folder)) for folder in sys.path))
-
-
-def _changed_ns(folder: str) -> int | None:
-    """When an entry came to a folder or left it last; None where there is none."""
-    try:
-        return Path(folder).stat().st_mtime_ns
-    except OSError:
-        return None
-
-
-# The wizard plans at each key that is pressed. What is installed meanwhile changes a folder.
-@lru_cache(maxsize=64)
-def _find_version(package: str, folders: tuple[tuple[str, int | None], ...]) -> str | None:
-    for folder in (Path(name) for name, _changed in folders):
+    for folder in map(Path, sys.path):
         with suppress(OSError):
-            for name in sorted(os.listdir(folder)):  # noqa: PTH208 - a Path of each takes longer
-                if name.startswith(f"{package}-") and name.endswith(".dist-info"):
-                    return name.removeprefix(f"{package}-").removesuffix(".dist-info")
+            version = _list_versions(folder, folder.stat().st_mtime_ns).get(package)
+            if version is not None:
+                return version
             if (folder / package).is_dir():
                 return _read_metadata(package)
     return None
+
+
+# The wizard plans at each key that is pressed. What is installed meanwhile changes the folder.
+@lru_cache(maxsize=64)
+def _list_versions(folder: Path, changed_ns: int) -> Mapping[str, str]:
+    """The releases of the packages in a folder, by name; of several the first by its name."""
+    del changed_ns
+    names = sorted(os.listdir(folder), reverse=True)  # noqa: PTH208 - a Path of each takes longer
+    metadata = (name[: -len(_METADATA)] for name in names if name.endswith(_METADATA))
+    return {package: version for package, _, version in (name.partition("-") for name in metadata)}
 
 
 def _read_metadata(package: str) -> str | None:

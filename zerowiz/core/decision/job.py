@@ -61,20 +61,6 @@ _MANY_MICRO_STEPS = 8
 _SOME_MICRO_STEPS = 2
 
 
-class MeasuredRuns(Struct, frozen=True, kw_only=True):
-    """The settings of every measured run, each combination once."""
-
-    settings: tuple[PairedSetting, ...]
-    """In the order in which they are named."""
-    runs: tuple[tuple[str, ...], ...]
-    """A value for each setting."""
-
-    def pairs(self) -> frozenset[Pair]:
-        """Every pair that some run had."""
-        points = (zip(self.settings, run, strict=True) for run in self.runs)
-        return frozenset(pair for point in points for pair in combinations(point, 2))
-
-
 def accumulation_of(micro_steps: int) -> str:
     """One, some or many micro-steps, by the least of them."""
     if micro_steps >= _MANY_MICRO_STEPS:

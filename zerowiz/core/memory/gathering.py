@@ -28,8 +28,11 @@ Module = tuple[int, ...]
 _NEVER = -1
 
 
-class Layout(NamedTuple):
-    """The modules of a model in the order in which forward runs them."""
+class Layout(Struct, frozen=True, eq=False):
+    """The modules of a model in the order in which forward runs them.
+
+    Equal by identity: replays are looked up by it, and a large model has thousands of modules.
+    """
 
     sizes: tuple[int, ...] = ()
     """Elements of each parameter that is gathered and released."""
@@ -47,12 +50,8 @@ class Layout(NamedTuple):
     whole: Module = ()
     """What the model itself has, besides its modules: whole from its first module to the last."""
 
-    def __hash__(self) -> int:
-        """By identity: replays are looked up by it, and a large model has thousands of modules."""
-        return id(self)
 
-
-class Limits(NamedTuple):
+class Limits(Struct, frozen=True):
     """What DeepSpeed's config allows, in elements."""
 
     prefetch: int
@@ -129,7 +128,7 @@ def _visits(layout: Layout, *, checkpointing: int) -> list[_Visit]:
     return visits + _through(reversed(layout.first), 2 * count + 1)
 
 
-class _Order(NamedTuple):
+class _Order(Struct, frozen=True):
     """A micro-step, whatever the limits are; a step is the number of a module that begins."""
 
     visits: tuple[_Visit, ...]

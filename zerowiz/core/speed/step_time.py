@@ -15,7 +15,6 @@ partitioned_param_coordinator.py. The constants stand in costs.py.
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -180,7 +179,7 @@ _GRADIENT_PASSES = 6
 _FOREACH_BYTES = 10 * 2 * FP32_BYTES
 
 
-class Stepping(NamedTuple):
+class Stepping(Struct, frozen=True):
     """What the optimizer adds to a step, and its traffic to the host for each micro-step."""
 
     seconds: dict[TermKind, float]
@@ -273,7 +272,7 @@ _OF_PRODUCT, _OF_BLOCK, _OF_ADAPTERS = 4, 30, 6
 _OF_RMS_NORM, _OF_LAYER_NORM = 9, 1
 
 
-class Moved(NamedTuple):
+class Moved(Struct, frozen=True):
     """The bytes that small kernels move for each byte that forward keeps."""
 
     forward: float
@@ -291,7 +290,7 @@ AT_ENDS = Moved(2.3, 3.3)
 _SCALED, _ADDED = 2, 3
 
 
-class Products(NamedTuple):
+class Products(Struct, frozen=True):
     """The products of matrices of one pass; counts are elements."""
 
     weights: int = 0
@@ -303,10 +302,12 @@ class Products(NamedTuple):
 
     def plus(self, other: "Products") -> "Products":
         """Both together."""
-        return Products(*(a + b for a, b in zip(self, other, strict=True)))
+        return Products(
+            self.weights + other.weights, self.used + other.used, self.values + other.values
+        )
 
 
-class Counted(NamedTuple):
+class Counted(Struct, frozen=True):
     """What a model multiplies."""
 
     blocks: Products
@@ -402,7 +403,7 @@ def _count(model: Model, rank: int, targets: tuple[str, ...], trainer: Trainer) 
     )
 
 
-class Pass(NamedTuple):
+class Pass(Struct, frozen=True):
     """Seconds that the GPU computes for one pass of one micro-step."""
 
     products: float
@@ -650,7 +651,7 @@ def _normal_cdf(x: float) -> float:
     return 0.5 * (1 + math.erf(x / math.sqrt(2)))
 
 
-class _MicroStep(NamedTuple):
+class _MicroStep(Struct, frozen=True):
     """What a micro-step takes on the other streams, in seconds, if nothing else ran."""
 
     gathered_first: float
@@ -859,7 +860,8 @@ def _seconds(
     reductions = micro_steps if each_time else 1
     host_behind = again * host + 2 * checkpoints
     copied = _bucket_seconds(r, rates, costs)
-    last = passes.backward._replace(elementwise=passes.backward.elementwise + copied)
+    elementwise = passes.backward.elementwise + copied
+    last = replace(passes.backward, elementwise=elementwise)
     backward, busy = _phase(last, host_behind, again * hooks + reducing, costs)
     total.add(backward, reductions)
     accumulating, _ = _phase(passes.backward, host_behind, again * hooks, costs)
