@@ -11,9 +11,10 @@ release_sub_module, __params_to_release) and partition_parameters.py (AllGatherH
 AllGatherCoalescedHandle). tests/core/memory/test_gathering.py holds it to the real coordinator.
 """
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -132,7 +133,7 @@ class _Order(Struct, frozen=True):
     """A micro-step, whatever the limits are; a step is the number of a module that begins."""
 
     visits: tuple[_Visit, ...]
-    queue: tuple[tuple[int, int], ...]
+    queue: Sequence[tuple[int, int]]
     """Each parameter with the step that needs it."""
     uses: tuple[Sequence[int], ...]
     """The steps that need each parameter, as __params_to_release sees them."""
@@ -145,23 +146,35 @@ class _Order(Struct, frozen=True):
 @lru_cache(maxsize=32)
 def _order(layout: Layout, *, checkpointing: int) -> _Order:
     visits = tuple(_visits(layout, checkpointing=checkpointing))
-    uses: tuple[list[int], ...] = tuple([] for _ in layout.sizes)
-    passed, passed_by_mixtures = [0], [0]
-    # __params_to_release: what a mixture holds is seen from another mixture alone, and that
-    # looks into all modules: into a block, and once more into its parts.
-    opening = next(i for i, (_, place, _) in enumerate(visits) if place > len(layout.blocks))
-    for step, (module, place, _) in enumerate(visits):
-        for number in (*module, *(layout.mixtures if step == opening else ())):
+    sizes, mixtures, count = layout.sizes, layout.mixtures, len(layout.blocks)
+    queue: list[tuple[int, int]] = []
+    uses: tuple[list[int], ...] = tuple([] for _ in sizes)
+    elements = [0] * len(visits)
+    for step, (module, *_) in enumerate(visits):
+        for number in module:
+            queue.append((number, step))
             uses[number].append(step)
-        size = sum(map(layout.sizes.__getitem__, module))
-        mixed = bool(layout.mixtures) and not layout.mixtures.isdisjoint(module)
-        passed.append(passed[-1] + (0 if mixed else size))
-        times = 1 if place == len(layout.blocks) else 2
-        passed_by_mixtures.append(passed_by_mixtures[-1] + times * size)
-    queue = [(number, step) for step, (module, *_) in enumerate(visits) for number in module]
+            elements[step] += sizes[number]
+    passed = passed_by_mixtures = list(accumulate(elements, initial=0))
+    if mixtures:
+        # __params_to_release: what a mixture holds is seen from another mixture alone, and that
+        # looks into all modules: into a block, and once more into its parts.
+        opening = next(step for step, (_, place, _) in enumerate(visits) if place > count)
+        for number in mixtures:
+            insort(uses[number], opening)
+        seen = [
+            n if place == count else 2 * n
+            for n, (_, place, _) in zip(elements, visits, strict=True)
+        ]
+        passed_by_mixtures = list(accumulate(seen, initial=0))
+        others = [
+            n if mixtures.isdisjoint(module) else 0
+            for n, (module, *_) in zip(elements, visits, strict=True)
+        ]
+        passed = list(accumulate(others, initial=0))
     return _Order(
         visits=visits,
-        queue=tuple(queue),
+        queue=queue,
         uses=uses,
         passed=passed,
         passed_by_mixtures=passed_by_mixtures,
@@ -171,11 +184,10 @@ def _order(layout: Layout, *, checkpointing: int) -> _Order:
 class _Handle:
     """Parameters that are gathered together."""
 
-    __slots__ = ("arrived", "size", "together", "untaken")
+    __slots__ = ("arrived", "size", "untaken")
 
     def __init__(self, size: int, count: int) -> None:
         self.size, self.untaken = size, count
-        self.together = count > 1
         self.arrived = False
 
 
@@ -184,81 +196,88 @@ class _Coordinator:
 
     def __init__(self, layout: Layout, limits: Limits, order: _Order) -> None:
         self._sizes, self._limits, self._order = layout.sizes, limits, order
+        self._queue, self._live = order.queue, limits.live
         self._mixtures = layout.mixtures
         self._asked_until = [_NEVER] * len(layout.sizes)
         self._whole: set[int] = set()
-        self._handles: dict[int, _Handle] = {}
+        # None where a parameter comes by itself.
+        self._handles: dict[int, _Handle | None] = {}
         self._next, self._step = 0, 0
         self.parameters = self.copies = self.alone = 0
         self._kept, self._of_model = layout.kept, layout.whole
         self._left: set[int] = set()
         self.held = layout.small
 
-    def _gather(self, numbers: Collection[int]) -> None:
-        whole, handles, sizes = self._whole, self._handles, self._sizes
-        wanted = [number for number in numbers if number not in whole]
-        if not wanted:
-            return
-        size = sum([sizes[number] for number in wanted])
-        handle = _Handle(size, len(wanted))
-        for number in wanted:
-            handles[number] = handle
-        whole.update(wanted)
+    def _gather(self, numbers: Sequence[int], size: int) -> None:
+        """Gather parameters that are counted as whole already."""
         self.parameters += size
-        if not handle.together:
+        if len(numbers) == 1:
+            self._handles[numbers[0]] = None
             self.alone += size
+            return
+        handle = _Handle(size, len(numbers))
+        for number in numbers:
+            self._handles[number] = handle
 
     def _take(self, module: Module) -> int:
         """Wait for parameters; the elements of the buffers that are dropped then."""
         handles, dropped = self._handles, 0
         for number in module:
-            handle = handles.pop(number, None)
+            if number not in handles:
+                continue
+            handle = handles.pop(number)
             if handle is None:
+                self.alone -= self._sizes[number]
                 continue
             handle.untaken -= 1
-            if handle.together:
-                self.copies += 0 if handle.arrived else handle.size
-                dropped += 0 if handle.untaken else handle.size
-            elif not handle.arrived:
-                self.alone -= handle.size
+            self.copies += 0 if handle.arrived else handle.size
+            dropped += 0 if handle.untaken else handle.size
             handle.arrived = True
         return dropped
 
     def _ask_ahead(self) -> None:
-        room = min(self._limits.live - self.parameters, self._limits.prefetch)
-        queue, following, until = self._order.queue, self._next, self._asked_until
-        asked: dict[int, None] = {}
+        room = min(self._live - self.parameters, self._limits.prefetch)
+        queue, following, until = self._queue, self._next, self._asked_until
+        whole, sizes = self._whole, self._sizes
+        asked: list[int] = []
         size = 0
         while size < room and following < len(queue):
             number, step = queue[following]
             following += 1
             if until[number] < step:  # noqa: PLR1730 - `max` takes longer, thousands of times
                 until[number] = step
-            if number not in self._whole and number not in asked:
-                asked[number] = None
-                size += self._sizes[number]
+            if number not in whole:
+                whole.add(number)
+                asked.append(number)
+                size += sizes[number]
         self._next = following
-        self._gather(asked)
+        if asked:
+            self._gather(asked, size)
+
+    def _catch_up(self, module: Module) -> None:
+        """What nobody asked for early is not to come any more."""
+        until, late = self._asked_until, 0
+        for number in module:
+            late += until[number] < self._step
+        for number, step in self._queue[self._next : self._next + late]:
+            until[number] = step
+        self._next += late
 
     def begin(self, module: Module, *, known: bool) -> _Numbers:
         """fetch_sub_module: what is whole at its largest, which is before the buffers are freed."""
         dropped = 0
         if module:
-            if not self._whole.issuperset(module):
-                self._gather(module)
+            wanted = [number for number in module if number not in self._whole]
+            if wanted:
+                self._whole.update(wanted)
+                self._gather(wanted, sum([self._sizes[number] for number in wanted]))
             dropped = self._take(module)
         waited = self.parameters + self.held, self.copies, self.alone
         self.copies -= dropped
         if known:
-            until, queue = self._asked_until, self._order.queue
-            late = 0
-            for number in module:
-                late += until[number] < self._step
-            if late:
-                for number, step in queue[self._next : self._next + late]:
-                    until[number] = step
-                self._next += late
-            if self._next < len(queue) and self.parameters < self._limits.live:
+            if module:
+                self._catch_up(module)
+            if self.parameters < self._live and self._next < len(self._queue):
                 self._ask_ahead()
         self._step += 1
         return waited
