@@ -29,11 +29,8 @@ Module = tuple[int, ...]
 _NEVER = -1
 
 
-class Layout(Struct, frozen=True, eq=False):
-    """The modules of a model in the order in which forward runs them.
-
-    Equal by identity: replays are looked up by it, and a large model has thousands of modules.
-    """
+class Layout(Struct, frozen=True):
+    """The modules of a model in the order in which forward runs them."""
 
     sizes: tuple[int, ...] = ()
     """Elements of each parameter that is gathered and released."""
@@ -50,6 +47,10 @@ class Layout(Struct, frozen=True, eq=False):
     """Elements below the threshold, which are gathered once and stay."""
     whole: Module = ()
     """What the model itself has, besides its modules: whole from its first module to the last."""
+
+    def __hash__(self) -> int:
+        """By identity: replays are looked up by it, and a large model has thousands of modules."""
+        return id(self)
 
 
 class Limits(Struct, frozen=True):
