@@ -6,6 +6,7 @@ lines are of the driver's child: eight replayed GPUs, read in this process and i
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def list_groups(folder: Path) -> Iterator[Group]:
     """A heading, how many turns, and by its name what is run in each turn, one after the other."""
     plan = (*ZEROWIZ, "plan", "--machine", "4xA100-40GB", "--model", MODEL, "--seq-len", "2048")
     yield (
-        "pairs, whole processes, wall seconds (min / median / max), times the first",
+        "pairs, whole processes, wall seconds (min / median / max), times the first, CPU times its",
         7,
         {
             "zerowiz plan --json": [(*plan, "--gradient-checkpointing", "--json")],
@@ -59,23 +60,27 @@ def list_groups(folder: Path) -> Iterator[Group]:
     )
     asked = [(*ZEROWIZ, "plan", *words_of(row, folder)) for row in ROWS[:: len(ROWS) // 20]]
     yield (
-        "measured runs, whole processes, wall seconds (min / median / max), times the first",
+        "measured runs, whole processes, wall seconds (min / median / max), times the first, CPU times its",
         20,
         {"python -c pass": [BARE], "zerowiz plan --json": asked},
     )
     yield (
-        "turns, whole processes, wall seconds (min / median / max), times the first",
+        "turns, whole processes, wall seconds (min / median / max), times the first, CPU times its",
         15,
         {
             "python -c 'import typer'": [(sys.executable, "-c", "import typer")],
             "zerowiz --version": [(*ZEROWIZ, "--version")],
             "zerowiz --help": [(*ZEROWIZ, "--help")],
+            "zerowiz plan --json": [(*plan, "--gradient-checkpointing", "--json")],
+            "plan --json, 8b on 8 x H100": [
+                (*ZEROWIZ, "plan", "--machine", "8xH100", "--model", "8b", "--json")
+            ],
         },
     )
     machine = (*ZEROWIZ, "machine")
     on_all = (*ZEROWIZ, "plan", "--machine", "all", "--gradient-checkpointing", "--json")
     yield (
-        "rounds, whole processes, wall seconds (min / median / max), times the first",
+        "rounds, whole processes, wall seconds (min / median / max), times the first, CPU times its",
         9,
         {
             "python -c pass": [BARE],
@@ -90,7 +95,7 @@ def list_groups(folder: Path) -> Iterator[Group]:
         },
     )
     yield (
-        f"checks of {FILES} configs, wall seconds (min / median / max), times the first",
+        f"checks of {FILES} configs, wall seconds (min / median / max), times the first, CPU times its",
         5,
         {"zerowiz check": [(*ZEROWIZ, "check", "--json", str(write_configs(folder / "configs")))]},
     )
@@ -110,13 +115,14 @@ def write_configs(folder: Path) -> Path:
     return folder
 
 
-def seconds(argv: Sequence[str]) -> float:
-    """Wall time of one whole process that must give its answer."""
-    start = time.perf_counter()
+def seconds(argv: Sequence[str]) -> tuple[float, float]:
+    """Wall time and CPU time of one whole process that must give its answer."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=ROOT)
+    wall_s, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode not in ANSWERED:
         sys.exit(done.stderr)
-    return time.perf_counter() - start
+    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def show(group: Group) -> None:
@@ -129,10 +135,13 @@ def show(group: Group) -> None:
     ]
     sys.stdout.write(f"{turns} {heading}\n")
     for place, name in enumerate(cases):
-        times = [taken[place] for taken in rounds]
+        times = [taken[place][0] for taken in rounds]
         spread = f"{min(times):.3f} / {statistics.median(times):.3f} / {max(times):.3f}"
-        ratio = statistics.median(taken[place] / taken[0] for taken in rounds)
-        sys.stdout.write(f"{name:<34}{spread}  {ratio:.2f}\n")
+        wall, cpu = (
+            statistics.median(taken[place][kind] / taken[0][kind] for taken in rounds)
+            for kind in (0, 1)
+        )
+        sys.stdout.write(f"{name:<34}{spread}  {wall:.2f}  {cpu:.2f}\n")
 
 
 def time_child() -> None:
