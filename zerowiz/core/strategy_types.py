@@ -4,6 +4,7 @@ The rows are in `strategies.py`, above the rooms whose formulas they name; funct
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -41,7 +42,7 @@ class ZeroKey(StrEnum):
     LEAF_MODULE = "leaf_module"
 
 
-class RingPasses(Struct, frozen=True):
+class RingPasses(NamedTuple):
     """How often the trainable parameters, or their gradients, go around the ring."""
 
     per_step: int

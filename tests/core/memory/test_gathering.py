@@ -71,7 +71,7 @@ def _predict(
     buffers = Buffers(stage3_param_persistence_threshold=_THRESHOLD)
     layout = lay_out(model_from_config("a", config), workload, buffers)
     # The coordinator does not count what autograd keeps of experts.
-    counted = replace(layout, kept=frozenset())
+    counted = layout._replace(kept=frozenset())
     return replay(counted, limits, alone=False, checkpointing=checkpointing, known=True)
 
 
@@ -146,7 +146,7 @@ def test_before_the_order_is_known_a_module_is_whole_while_it_runs() -> None:
     assert Gathered() == gathering.loss
 
 
-_EXPERTS = replace(_two_blocks(), mixtures=frozenset({1}), kept=frozenset({1}))
+_EXPERTS = _two_blocks()._replace(mixtures=frozenset({1}), kept=frozenset({1}))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ Module = tuple[int, ...]
 _NEVER = -1
 
 
-class Layout(Struct, frozen=True):
+class Layout(NamedTuple):
     """The modules of a model in the order in which forward runs them."""
 
     sizes: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class Layout(Struct, frozen=True):
         return id(self)
 
 
-class Limits(Struct, frozen=True):
+class Limits(NamedTuple):
     """What DeepSpeed's config allows, in elements."""
 
     prefetch: int
@@ -130,7 +130,7 @@ def _visits(layout: Layout, *, checkpointing: int) -> list[_Visit]:
     return visits + _through(reversed(layout.first), 2 * count + 1)
 
 
-class _Order(Struct, frozen=True):
+class _Order(NamedTuple):
     """A micro-step, whatever the limits are; a step is the number of a module that begins."""
 
     visits: tuple[_Visit, ...]

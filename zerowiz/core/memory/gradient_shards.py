@@ -84,7 +84,7 @@ class Gradient(NamedTuple):
     """Whether autocast computes with it in 16 bits; then its gradient travels so."""
 
 
-class _Share(Struct, frozen=True):
+class _Share(NamedTuple):
     """The tensors that reach into the piece of one rank."""
 
     held: int
@@ -100,7 +100,7 @@ _Flush = tuple[list[int], int, int]
 """A reduction: the places of its gradients, the blocks kept, and what was moved before."""
 
 
-class _Group(Struct, frozen=True):
+class _Group(NamedTuple):
     """A group of the optimizer: what is flattened together."""
 
     places: tuple[int, ...]

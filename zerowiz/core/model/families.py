@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import Struct, field
-
-from zerowiz.core.structs import replace
 
 # The tensors of the blocks and ends of which families are composed.
 #
@@ -29,7 +28,7 @@ class Slot(StrEnum):
     DECODER = "decoder"
 
 
-class Spec(Struct, frozen=True):
+class Spec(NamedTuple):
     """One tensor of the table."""
 
     name: str
@@ -66,12 +65,12 @@ def layer_norm(name: str, when: str = ALWAYS) -> Specs:
 
 def at(slot: Slot, *parts: Specs) -> Specs:
     """These tensors in other blocks, or at the model's ends."""
-    return tuple(replace(spec, slot=slot) for part in parts for spec in part)
+    return tuple(spec._replace(slot=slot) for part in parts for spec in part)
 
 
 def _outputs(*parts: Specs) -> Specs:
     """These tensors at the model's end, though they are listed at its start."""
-    return tuple(replace(spec, slot=Slot.ENDS, is_output=True) for part in parts for spec in part)
+    return tuple(spec._replace(slot=Slot.ENDS, is_output=True) for part in parts for spec in part)
 
 
 def _attention(qkv_bias: str, o_bias: str) -> Specs:

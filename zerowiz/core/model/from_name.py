@@ -5,6 +5,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -37,7 +38,7 @@ _WIDTHS = (*range(64, 1024, 64), *range(1024, 32769, 512))
 _DEPTHS = range(4, 257, 4)
 
 
-class _Style(Struct, frozen=True):
+class _Style(NamedTuple):
     """The proportions of a family."""
 
     family: str
@@ -66,7 +67,7 @@ _LLAMA = _Style("llama", 120, 0, 8 / 3, 32000, 2, 1 / 2, 1)
 _GEMMA = _Style("gemma3_text", 45, 0.2, 4, 262144, 1, 2 / 3, 2)
 
 
-class _Shape(Struct, frozen=True):
+class _Shape(NamedTuple):
     """A model of a style with the parameters that were asked for."""
 
     hidden_size: int

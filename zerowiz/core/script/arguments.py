@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from itertools import takewhile
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -389,7 +389,7 @@ Release: TypeAlias = tuple[int, int]
 BY_ARCHITECTURE = "by-architecture"
 
 
-class Field(Struct, frozen=True):
+class Field(NamedTuple):
     """A field of an arguments class."""
 
     reads: Reads

@@ -15,6 +15,7 @@ partitioned_param_coordinator.py. The constants stand in costs.py.
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -179,7 +180,7 @@ _GRADIENT_PASSES = 6
 _FOREACH_BYTES = 10 * 2 * FP32_BYTES
 
 
-class Stepping(Struct, frozen=True):
+class Stepping(NamedTuple):
     """What the optimizer adds to a step, and its traffic to the host for each micro-step."""
 
     seconds: dict[TermKind, float]
@@ -272,7 +273,7 @@ _OF_PRODUCT, _OF_BLOCK, _OF_ADAPTERS = 4, 30, 6
 _OF_RMS_NORM, _OF_LAYER_NORM = 9, 1
 
 
-class Moved(Struct, frozen=True):
+class Moved(NamedTuple):
     """The bytes that small kernels move for each byte that forward keeps."""
 
     forward: float
@@ -290,7 +291,7 @@ AT_ENDS = Moved(2.3, 3.3)
 _SCALED, _ADDED = 2, 3
 
 
-class Products(Struct, frozen=True):
+class Products(NamedTuple):
     """The products of matrices of one pass; counts are elements."""
 
     weights: int = 0
@@ -302,12 +303,10 @@ class Products(Struct, frozen=True):
 
     def plus(self, other: "Products") -> "Products":
         """Both together."""
-        return Products(
-            self.weights + other.weights, self.used + other.used, self.values + other.values
-        )
+        return Products(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Counted(Struct, frozen=True):
+class Counted(NamedTuple):
     """What a model multiplies."""
 
     blocks: Products
@@ -403,7 +402,7 @@ def _count(model: Model, rank: int, targets: tuple[str, ...], trainer: Trainer) 
     )
 
 
-class Pass(Struct, frozen=True):
+class Pass(NamedTuple):
     """Seconds that the GPU computes for one pass of one micro-step."""
 
     products: float
@@ -651,7 +650,7 @@ def _normal_cdf(x: float) -> float:
     return 0.5 * (1 + math.erf(x / math.sqrt(2)))
 
 
-class _MicroStep(Struct, frozen=True):
+class _MicroStep(NamedTuple):
     """What a micro-step takes on the other streams, in seconds, if nothing else ran."""
 
     gathered_first: float
@@ -860,8 +859,7 @@ def _seconds(
     reductions = micro_steps if each_time else 1
     host_behind = again * host + 2 * checkpoints
     copied = _bucket_seconds(r, rates, costs)
-    elementwise = passes.backward.elementwise + copied
-    last = replace(passes.backward, elementwise=elementwise)
+    last = passes.backward._replace(elementwise=passes.backward.elementwise + copied)
     backward, busy = _phase(last, host_behind, again * hooks + reducing, costs)
     total.add(backward, reductions)
     accumulating, _ = _phase(passes.backward, host_behind, again * hooks, costs)
