@@ -3,7 +3,7 @@
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -594,7 +594,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         for child in children(node):
             _VISITORS[type(child)](self, child)
 
-    def _visit_all(self, nodes: Iterable[ast.stmt]) -> None:
+    def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
         """Visit the statements of a block, up to one that leaves it."""
         for node in nodes:
             self.visit(node)
@@ -805,26 +805,25 @@ class _ScopeVisitor(ast.NodeVisitor):
         if _is_off(node.test):
             self._visit_all(node.orelse)
             return
-        self.visit(node.test)
-        outer = self._tests
-        if not is_main_guard(node.test):
-            self._tests = (*outer, node.test)
         self._scope.caps.update(capped_names(node))
-        self._visit_all(node.body)
-        self._tests = (*outer, _negate(node.test))
-        self._visit_all(node.orelse)
-        self._tests = outer
+        self._visit_branches(node.test, node.body, node.orelse)
         if isinstance(node.body[-1], ast.Return | ast.Raise):
             self._around = (*self._around, node.test)
         self._returned = self._returned or isinstance(node.body[-1], ast.Return)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.visit(node.test)
+        self._visit_branches(node.test, [node.body], [node.orelse])
+
+    def _visit_branches(
+        self, test: ast.expr, body: Sequence[ast.AST], orelse: Sequence[ast.AST]
+    ) -> None:
+        self.visit(test)
         outer = self._tests
-        self._tests = (*outer, node.test)
-        self.visit(node.body)
-        self._tests = (*outer, _negate(node.test))
-        self.visit(node.orelse)
+        if not is_main_guard(test):
+            self._tests = (*outer, test)
+        self._visit_all(body)
+        self._tests = (*outer, _negate(test))
+        self._visit_all(orelse)
         self._tests = outer
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -880,7 +879,7 @@ def _is_off(test: ast.expr) -> bool:
     return is_false or last_name(test) == "TYPE_CHECKING"
 
 
-def _leaves(node: ast.stmt) -> bool:
+def _leaves(node: ast.AST) -> bool:
     """Whether nothing after a statement of a block runs."""
     if isinstance(node, ast.Expr) and last_name(node.value) in _EXITS:
         return isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in _EXIT_CALLS
