@@ -12,7 +12,8 @@ from torch import distributed as dist
 from portable_checkpoint.layout import Pieces
 
 # What DeepSpeed's engine counts (deepspeed 0.19.8, runtime/engine.py, load_checkpoint).
-_COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+# Its micro-steps begin anew: with another accumulation they would not end where a step does.
+_COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 # Of DynamicLossScaler and of LossScaleConfig (deepspeed 0.19.8, runtime/fp16/loss_scaler.py).
 _LOSS_SCALE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
@@ -28,8 +29,8 @@ def read_counts(engine: DeepSpeedEngine) -> dict[str, Any]:
 
 def restore_counts(engine: DeepSpeedEngine, saved: Mapping[str, Any]) -> None:
     """Count on from there."""
-    for name, count in saved["counters"].items():
-        setattr(engine, name, count)
+    for name in _COUNTERS:
+        setattr(engine, name, saved["counters"][name])
     groups = engine.basic_optimizer.param_groups
     for group, rate in zip(groups, saved["learning_rates"], strict=True):
         group["lr"] = rate
