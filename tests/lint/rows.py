@@ -1006,6 +1006,7 @@ FOUND = (
 # What is nearly the mistake.
 SILENT = (
     ("unreadable", '{"train_batch_size": 8,} # as hjson takes it', DEEPSPEED),
+    ("unknown-code", top("# zerowiz: ignore ZW1 ZW204", '"bf16": {}'), DEEPSPEED),
     ("duplicate-key", top('"bf16": {"enabled": true}', '"fp16": {"enabled": false}'), DEEPSPEED),
     ("not-an-object", "train_batch_size: 8", DEEPSPEED),
     ("not-a-config", "{}", DEEPSPEED),
