@@ -57,6 +57,7 @@ def scripts(folder: Path) -> Path:
             "'128x' is not a valid int",
             "--help",
         ),
+        (("plan", "--num_gpus", "2"), 2, "--num_gpus", "did you mean `--gpus-per-node`?"),
         (("plan", "--list"), 2, "no such option: --list", "did you mean `--limits`?"),
         (
             ("plan", "--micro-bach"),

@@ -92,11 +92,21 @@ def _meant_command(word: str, commands: Iterable[str]) -> tuple[str, ...]:
     return tuple(get_close_matches(word.lower(), list(commands), n=2))
 
 
+# What `deepspeed` and `torchrun` call it (deepspeed 0.19.8, launcher/runner.py; torch.distributed.run).
+_OF_THE_LAUNCHER = {
+    "--num-gpus": "--gpus-per-node",
+    "--nproc-per-node": "--gpus-per-node",
+    "--num-nodes": "--nodes",
+    "--nnodes": "--nodes",
+}
+
+
 def _for_unknown_option(context: Any, option: str, near: Sequence[str]) -> tuple[str, ...]:  # noqa: ANN401 - as said above
     """What may have been meant by an option that a command does not have."""
-    # The one alone that other tools write with `_`.
+    # The one alone that other tools write with `_`, or the launcher's for the same.
     dashed = option.lower().replace("_", "-")
-    hints = did_you_mean([dashed] if dashed in near else near[:2])
+    meant = _OF_THE_LAUNCHER.get(dashed, dashed)
+    hints = did_you_mean([meant] if meant != dashed or dashed in near else near[:2])
     if all(param.name != "args" for param in context.command.params):
         return hints
     line = f"{context.command_path} train.py {shell.quote(option)}"

@@ -328,7 +328,7 @@ def why_not_shared(job: Job, ranks: int) -> str | None:
     known = job.model.source is not ModelSource.SIZE
     reasons = {
         f"`$trainer {w.trainer}` cannot compute its loss of parts": w.trainer is not Trainer.SFT,
-        f"a node has {gpus} GPUs": gpus % ranks,
+        f"a node has {gpus} {'GPU' if gpus == 1 else 'GPUs'}": gpus % ranks,
         "on CPUs, all ranks have to share each sequence": (
             machine.accelerator.row.on_host and machine.world_size != ranks
         ),
