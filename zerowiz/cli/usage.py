@@ -92,7 +92,7 @@ def _meant_command(word: str, commands: Iterable[str]) -> tuple[str, ...]:
     return tuple(get_close_matches(word.lower(), list(commands), n=2))
 
 
-# What `deepspeed` and `torchrun` call it (deepspeed 0.19.8, launcher/runner.py; torch.distributed.run).
+# What `deepspeed` and `torchrun` call it (launcher/runner.py of 0.19.8; torch.distributed.run).
 _OF_THE_LAUNCHER = {
     "--num-gpus": "--gpus-per-node",
     "--nproc-per-node": "--gpus-per-node",
