@@ -46,9 +46,9 @@ class Again(Enum):
     AGAIN = "again"
 
 
-# What a person has to know of the nodes, as nobody here does, and machines that they may not have:
-# Enter alone does not state it.
-_STATED = frozenset({"host_memory", "interconnect", "machine"})
+# What a person has to know of the nodes, as nobody here does, machines that they may not have, and
+# master weights that lose small updates: Enter alone does not state it.
+_STATED = frozenset({"host_memory", "interconnect", "machine", "optimizer_state_dtype"})
 _AGAIN = Choice(
     value=Again.AGAIN.value, title=_("read my script again"), detail=_("once you have edited it")
 )
