@@ -94,6 +94,8 @@ LONG = (
     "--machine 2x8xA100-80GB sft.py",
     "--machine 1xT4 --seq-len 8192 sft.py",
     "--machine 8xH200 --model 32b --global-batch 256 --gradient-checkpointing",
+    "--machine 8xV100 sft.py",
+    "--machine 2x8xA100-80GB --seq-len 512 --model 70b --trainer dpo",
 )
 
 
@@ -121,6 +123,8 @@ def test_what_has_no_room_gives_way(
         )
         # What nobody said is said, or where it is.
         assert re.search(r"`-v`|--verbose|^assumed: ", screen.getvalue(), re.MULTILINE)
+        # What to type, or what the first remedy asks of the script before.
+        assert re.search(r"^next|\bfirst\b", screen.getvalue(), re.MULTILINE)
         split_by_script = re.search("micro-batch 4 x", screen.getvalue())
         if not ended.value.code and words.endswith("sft.py") and not split_by_script:
             assert "`--bs " in screen.getvalue()

@@ -17,9 +17,6 @@ from zerowiz.core.launch.provenance import encode_machine_change
 from zerowiz.errors import NothingFitsError
 from zerowiz.ui.text import CountedLines
 
-# The heading, one with its options on a line of their own and what it costs, and how many more.
-_LEAST_OF_REMEDIES = 4
-
 
 def write_plan(
     plan: Plan,
@@ -69,14 +66,16 @@ class Refusal:
     def __init__(self, error: NothingFitsError) -> None:
         from zerowiz.ui import remedies, text  # noqa: PLC0415 - few commands are refused
 
-        self._above, self._below = CountedLines(sys.stderr), CountedLines(sys.stderr)
+        self._above, self._below, self._first = (CountedLines(sys.stderr) for _place in range(3))
         is_seen = sys.stderr.isatty()
         plan = error.plan if isinstance(error, NoStrategyError) and is_seen else None
         self._remedies = () if plan is None else plan.remedies
         said = {remedies.hint(remedy) for remedy in self._remedies}
         text.error(error.message, [hint for hint in error.hints if hint not in said], self._above)
-        if plan is not None and self._remedies and self._remedies[0].edit is None:
-            self._propose(plan, self._remedies[0])
+        if plan is not None and self._remedies:
+            remedies.table(self._remedies[:1], self._first)
+            if self._remedies[0].edit is None:
+                self._propose(plan, self._remedies[0])
 
     def _propose(self, plan: Plan, remedy: Remedy) -> None:
         from zerowiz.ui import remedies, show  # noqa: PLC0415 - as above
@@ -89,8 +88,9 @@ class Refusal:
 
     @property
     def lines(self) -> int:
-        """How many it takes, at the least of the table: a remedy of many options."""
-        return self._above.lines + self._below.lines + (_LEAST_OF_REMEDIES if self._remedies else 0)
+        """How many it takes, of the table with the first remedy, and how many more there are."""
+        more = len(self._remedies[1:2])
+        return self._above.lines + self._below.lines + self._first.lines + more
 
     def show(self, most_lines: int | None = None) -> None:
         """Say it on stderr.
