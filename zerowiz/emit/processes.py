@@ -468,4 +468,8 @@ def is_gone(folder: Path) -> bool:
     attempt.read_new()
     running = [rank for rank in attempt.ranks.values() if rank.rank not in attempt.ends]
     is_known = all(rank.pid_namespace == here for rank in running)
-    return bool(attempt.ranks) and is_known and not any(rank.runs_in(here) for rank in running)
+    orders = folder / ORDERS_FILE
+    # What watches zerowiz has ended the job, maybe before a rank started.
+    was_ended = orders.is_file() and END_ORDER in orders.read_text(encoding="utf-8").split()
+    has_begun = was_ended or bool(attempt.ranks)
+    return has_begun and is_known and not any(rank.runs_in(here) for rank in running)
