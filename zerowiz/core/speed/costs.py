@@ -183,7 +183,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     product_fraction: float
     """Of the nominal FLOP/s, reached by a large product of matrices."""
     attention_fraction: float
-    """The same of the products of a fused attention kernel, beside which it takes exponentials."""
+    """The same of the products of a fused attention kernel, unless its exponentials take longer."""
     masked_attention_fraction: float
     """The same of one that is given a mask."""
     memory_fraction: float
