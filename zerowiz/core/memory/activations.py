@@ -422,6 +422,8 @@ class Activations(Struct, frozen=True, kw_only=True):
     head_bytes: Count
     """Kept by the embedding, the final norm and the loss: mostly the fp32 log-softmax."""
     head_formula: str
+    opened_bytes: Count = 0
+    """Of these, of a last block that is not computed again."""
     loss_forward_bytes: Count
     """Held for a moment while the loss is computed: the logits and their fp32 copy."""
     loss_backward_bytes: Count
@@ -795,6 +797,7 @@ def activations(
         saved_formula=f"{a.layers} layers x {name} x t",
         head_bytes=loss.kept_bytes + ends * tokens + opened,
         head_formula=f"{loss.kept_formula}{ends} t",
+        opened_bytes=opened,
         loss_forward_bytes=max(loss.forward_bytes, again_bytes),
         loss_backward_bytes=loss.backward_bytes,
         block_bytes=block_bytes,

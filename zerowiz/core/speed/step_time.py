@@ -545,9 +545,11 @@ def compute_passes(
     moved = IN_FUSED_BLOCKS if fused else IN_BLOCKS
     beside = counted.adapters_moved
     blocks_bytes = moved.forward * kept_bytes + w * tokens * beside.forward
-    forward_bytes = blocks_bytes + AT_ENDS.forward * (saved.head_bytes + saved.loss_forward_bytes)
+    # A block that is not computed again is among the blocks.
+    ends_bytes = saved.head_bytes - saved.opened_bytes
+    forward_bytes = blocks_bytes + AT_ENDS.forward * (ends_bytes + saved.loss_forward_bytes)
     backward_bytes = moved.backward * kept_bytes + w * tokens * beside.backward
-    backward_bytes += AT_ENDS.backward * (saved.head_bytes + saved.loss_backward_bytes)
+    backward_bytes += AT_ENDS.backward * (ends_bytes + saved.loss_backward_bytes)
     return Passes(
         forward=Pass(blocks + ends + adapters, attention, forward_bytes / rate),
         backward=Pass(
