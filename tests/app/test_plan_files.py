@@ -305,7 +305,9 @@ def test_a_password_after_the_script_is_not_written_down(
     words = ("launch", *CPU, "--stage", "2", "train.py", "--hub_token", "s3cr3t", "--seed", "1")
     assert 7 == end(spied(*words)).code
     assert b"s3cr3t" not in b"".join(written(script.parent).values())
-    assert ["--hub_token", "***", "--seed", "1"] == plan_of(script.parent)["reproduce"]["argv"][-4:]
+    again = plan_of(script.parent)["reproduce"]
+    assert ["--hub_token", "***", "--seed", "1"] == again["argv"][-4:]
+    assert again["shell"].endswith(' --hub_token "$HUB_TOKEN" --seed 1')
 
 
 def edit(path: Path) -> None:

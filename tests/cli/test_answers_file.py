@@ -362,7 +362,10 @@ def test_init_writes_no_secret_and_nothing_that_was_detected(here: Run, folder: 
     (folder / "train.py").write_text(HF_PARSER)
     words = ("--accelerator", "cpu", "--model", "10m", "train.py")
     secret = ("--lr", "1e-4", "--hub_token", "mine", "--api-key=mine", "hf_" + "a" * 30)
-    done = here("init", "--yes", *words, *secret)
+    done = here("init", "--yes", "--slurm", *words, *secret)
     assert 0 == done.code, done.stderr
+    assert '--hub_token "$HUB_TOKEN" --api-key="$API_KEY" "$SECRET"' in (
+        (folder / "job.sbatch").read_text()
+    )
     said = {"script": "train.py", "script-args": ["--lr", "1e-4"]}
     assert {**said, "model": "10m", "accelerator": "cpu"} == answers_of(folder)

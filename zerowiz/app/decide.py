@@ -39,7 +39,7 @@ from zerowiz.core.launch.provenance import (
     render_plan,
     without_identities,
 )
-from zerowiz.core.launch.secrets import hide_secret_values, hide_secrets
+from zerowiz.core.launch.secrets import hide_secret_values
 from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.names import encode_machine
 from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
@@ -750,7 +750,7 @@ def reproducing_words(plan: Plan, script: str | None, script_args: Sequence[str]
     # An answers file may say something else by then.
     options = replace(plan.options, isolated=True)
     words = ["zerowiz", command, "--yes", *forced, *as_words(options)]
-    return [*words, *((script, *hide_secrets(script_args)) if script else ("--no-script",))]
+    return [*words, *((script, *script_args) if script else ("--no-script",))]
 
 
 def next_words(

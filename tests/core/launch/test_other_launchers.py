@@ -22,6 +22,7 @@ from zerowiz.core.launch.other_launchers import (
         ("python3.12 -u train.py -m 2", "train.py -m 2"),
         ("python -m torch.distributed.run -m pkg.train", "-m pkg.train"),
         ("torchrun --nproc_per_node 8", "train.py"),
+        ("torchrun train.py --hub_token mine", 'train.py --hub_token "$HUB_TOKEN"'),
     ],
 )
 def test_the_script_of_another_launcher_is_launched_instead(line: str, instead: str) -> None:

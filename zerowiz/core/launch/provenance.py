@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core import shell
+from zerowiz.core.launch.secrets import hide_secrets, quote_words
 from zerowiz.core.machine.names import decode_machine
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.plan_json import SCHEMA_VERSION
@@ -57,7 +57,8 @@ class Provenance(Struct, frozen=True, kw_only=True):
     written: Mapping[str, object]
     """The config without a person's edits."""
     argv: tuple[str, ...]
-    """The command that makes the same plan, with every answer as an option."""
+    """The command that makes the same plan, with every answer as an option; its secrets are
+    not written."""
     versions: Mapping[str, str | None]
     """The release of each of LIBRARIES and of zerowiz; None where it is not installed."""
 
@@ -164,7 +165,10 @@ def render_plan(plan: Mapping[str, object], provenance: Provenance) -> str:
         "plan_sha256": "",
         "chosen": plan["chosen"],
         "reasons": plan["reasons"],
-        "reproduce": {"shell": shell.join(provenance.argv), "argv": list(provenance.argv)},
+        "reproduce": {
+            "shell": " ".join(quote_words(provenance.argv)),
+            "argv": hide_secrets(provenance.argv),
+        },
         "versions": dict(provenance.versions),
     }
     text = json.dumps({**first, **plan}, indent=2) + "\n"

@@ -1,12 +1,12 @@
 """Render the job script (sbatch) that trains on the nodes of a SLURM cluster."""
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from zerowiz.core import shell
+from zerowiz.core.launch.secrets import hide_secrets, quote_words
 
 _WIDTH = 96
 # For a rank's own threads and those of its data loader; DeepSpeed's offload uses more.
@@ -94,10 +94,11 @@ def render_job_script(job: JobScript) -> str:
     """The text of the file, for a person to read and edit."""
     what = "GPU" if job.has_gpus else "CPU rank"
     share = f"{job.ranks} {what}{'s' if job.ranks > 1 else ''}"
-    launch = ["zerowiz", "launch", "--stage", job.stage, "--yes", "--grace-seconds", "90"]
-    launch += job.options
+    launch = [
+        *("zerowiz", "launch", "--stage", job.stage, "--yes", "--grace-seconds", "90"),
+        *job.options,
+    ]
     script = [job.script, *job.script_args]
-    one_line = _fold([*launch, *script])
     return _TEXT.format(
         job=job,
         script=shell.quote(job.script),
@@ -107,28 +108,35 @@ def render_job_script(job: JobScript) -> str:
         gpus=f"#SBATCH --gpus-per-node={job.ranks}\n" if job.has_gpus else "",
         about_cores="# All ranks of a node use these cores" if job.cores else _TO_FILL_IN,
         cores=job.cores or job.ranks * _CORES_PER_RANK,
-        environment=_ACTIVATE.format(activate=shlex.quote(job.activate))
+        environment=_ACTIVATE.format(activate=shell.quote(job.activate))
         if job.activate
         else _TO_ACTIVATE,
         folders="".join(f"{line}\n" for line in _folders(job)),
-        command=f"{_fold(launch)} \\\n{_fold(script)}" if job.script_args else one_line,
+        command=f"{_fold(launch)} \\\n{_fold(script)}"
+        if job.script_args
+        else _fold([*launch, *script]),
     )
 
 
 def _folders(job: JobScript) -> Iterator[str]:
-    """The paths below that a copy of the folder of `sbatch` does not hold."""
-    words = (*job.options, job.script, *job.script_args)
-    paths = [path for word in words if (path := _OUTSIDE.search(word))]
+    """Paths and secrets of the command below that a copy of the folder of `sbatch` lacks."""
+    paths = [
+        path
+        for word in (*job.options, job.script, *job.script_args)
+        if (path := _OUTSIDE.search(word))
+    ]
     if job.elsewhere and paths:
         yield "# FILL IN the paths of the cluster for these, unless its nodes have them too:"
         yield from dict.fromkeys(f"#   {shell.quote(path[1])}" for path in paths)
+    if hide_secrets(job.script_args) != job.script_args:
+        yield "# FILL IN the secrets of this command: export its variables here, or before sbatch"
 
 
 def _fold(words: Sequence[str]) -> str:
     """A long command over several lines, broken between words."""
     lines: list[str] = []
     line = ""
-    for word in map(shlex.quote, words):
+    for word in quote_words(words):
         if line and len(line) + len(word) > _WIDTH:
             lines.append(line)
             line = "   "
