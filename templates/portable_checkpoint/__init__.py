@@ -251,6 +251,8 @@ def load(engine: DeepSpeedEngine, output_dir: Path) -> Loaded:
         engine.lr_scheduler.load_state_dict(others["schedule"])
     restore_randoms(others["randoms"])
     dist.barrier()
+    if run.rank == 0:
+        print(f"resumed from {folder}, after step {marker['step']}", flush=True)
     return Loaded(step=marker["step"], extra=others["extra"], randoms=others["randoms"])
 
 

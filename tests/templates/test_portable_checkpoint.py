@@ -296,7 +296,7 @@ def test_a_run_whose_save_was_killed_goes_on_from_the_checkpoint_before_it(
 ) -> None:
     words = train_and_die_at("exp_avg", tmp_path, options)
     resumed, _ = launch(tmp_path, RAW, *words, "--resume")
-    assert "step 3  loss" in resumed.stdout
+    assert "checkpoint-2, after step 2\nstep 3  loss" in resumed.stdout
     assert "step 2  loss" not in resumed.stdout
     seen = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert ["checkpoint-2", "checkpoint-4"] == seen

@@ -424,13 +424,14 @@ def answer(cell: GridCell) -> str:
     )
     if cell.decision is None:
         return f"{step}: {spell(cell.refusal)}"
-    chosen = cell.decision.chosen
+    return f"{step}: {_leads_to(cell.decision)}"
+
+
+def _leads_to(decision: Decision) -> str:
+    """What was chosen, its memory and time; or what the closest lacks."""
+    chosen = decision.chosen
     if chosen is None:
-        return f"{step}: {sentences.nothing_fits(cell.decision)}"
-    return f"{step}: {_chosen(chosen)}"
-
-
-def _chosen(chosen: StrategyEstimate) -> str:
+        return sentences.nothing_fits(decision)
     fits = remedies.fits(_(chosen.strategy.words), chosen.verdict)
     needs = f"{fits}: {size_of(chosen.device_bytes, chosen.budget_bytes)}"
     time = chosen.step_time
@@ -585,6 +586,9 @@ def _data(grid: Grid) -> str:
 _RULES = (
     "th,td{text-align:right;padding:.1rem .5rem}",
     "th:first-child{text-align:left}",
+    ".first{display:flex;flex-wrap:wrap;gap:0 2rem}",
+    ".first>div{flex:1 1 20rem}",
+    ".first>div:empty{display:none}",
     ".row{display:grid;grid-template-columns:12rem minmax(8rem,30rem) 6rem;gap:.75rem}",
     ".chosen{font-weight:bold}",
     ".bar text{font-size:12px;fill:#000}",
@@ -609,8 +613,7 @@ def _wrapped(content: str) -> str:
 
 
 def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
-    """The choice, what would help; the flowchart, every strategy, and what each holds."""
-    name = _("none") if decision.chosen is None else _(decision.chosen.strategy.short_words)
+    """The answer, beside it what would help; the flowchart, every strategy, and what each holds."""
     why = prose("; ".join(sentences.reasons(decision)))
     by_part = ""
     if decision.job.accounting is Accounting.REAL:
@@ -618,8 +621,8 @@ def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
     helps = bullets(hint(remedy) for remedy in remedies)
     heading = f"<p>{_('What would help:')}</p>"
     return _wrapped(
-        f"<p>{_('Chosen')}: <b>{escape(name)}</b>: {why}</p>"
-        f"{heading + helps if helps else ''}"
+        f'<div class="first"><div><p><b>{prose(_leads_to(decision))}</b></p><p>{why}</p></div>'
+        f"<div>{heading + helps if helps else ''}</div></div>"
         f"{steps(decision)}{strategy_numbers(decision)}{by_part}"
     )
 
