@@ -212,16 +212,6 @@ def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
             return None
 
 
-def never_holds(test: ast.expr, scope: Scope) -> bool:
-    """Whether constants alone make a condition false."""
-    for part in conjuncts(test):
-        is_negated = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
-        value = literal(getattr(part, "operand", part), scope)
-        if value is not None and bool(value) is is_negated:
-            return True
-    return False
-
-
 # How many conditions are tried both ways.
 _MOST_CONDITIONS = 4
 
@@ -473,8 +463,7 @@ _ENGINES = frozenset({("deepspeed", "initialize"), ACCELERATOR})
 # Functions that may bind any name of the module.
 _BINDING = frozenset({"exec", "globals", "locals", "vars"})
 # Calls after which nothing runs.
-_EXITS = frozenset({"exit", "quit", "_exit"})
-_EXIT_CALLS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
+_EXITS = {"exit": ("sys.exit(", "exit("), "quit": ("quit(",), "_exit": ("os._exit(",)}
 # Names of a whole model; `model.vision_model` is a part of one.
 _MODELS = frozenset({"model", "net", "unet", "transformer"})
 # Names that stand for no parsed arguments.
@@ -572,7 +561,8 @@ class _ScopeVisitor(ast.NodeVisitor):
         is_open = bool(self.source.stars) or not _BINDING.isdisjoint(self.source.by_method)
         if names and (is_open or names & {*self.source.imports, *self._bound_elsewhere}):
             return False
-        return never_holds(test, scope)
+        wanted = [(literal(getattr(p, "operand", p), scope), decide(p)[1]) for p in conjuncts(test)]
+        return any(value is not None and bool(value) is not holds for value, holds in wanted)
 
     def _find_namespaces(self) -> None:
         """Collect the names of what `parse_args()`, or a function that calls it, returns."""
@@ -594,20 +584,19 @@ class _ScopeVisitor(ast.NodeVisitor):
         for child in children(node):
             _VISITORS[type(child)](self, child)
 
-    def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
-        """Visit the statements of a block, up to one that leaves it."""
+    def _visit_all(self, nodes: Iterable[Any]) -> None:
+        """Visit the statements of a block, up to one that leaves it.
+
+        What a module defines stands behind the script, also if that has left before.
+        """
+        has_left = False
         for node in nodes:
-            self.visit(node)
-            if _leaves(node):
-                break
+            if not has_left or 0 < self.source.own_lines < node.lineno:
+                self.visit(node)
+                has_left = has_left or _leaves(node)
 
     def visit_Module(self, node: ast.Module) -> None:
-        # What a module defines stands behind, also if the script has left before.
-        own_lines, has_left = self.source.own_lines, False
-        for statement in node.body:
-            if not has_left or 0 < own_lines < statement.lineno:
-                self.visit(statement)
-                has_left = has_left or _leaves(statement)
+        self._visit_all(node.body)
 
     def visit_Global(self, node: ast.Global | ast.Nonlocal) -> None:
         self._bound_elsewhere.update(node.names)
@@ -796,9 +785,7 @@ class _ScopeVisitor(ast.NodeVisitor):
             self.source.option_texts.add(node.value)
 
     def visit_While(self, node: ast.While) -> None:
-        if not _is_off(node.test):
-            self.visit(node.test)
-            self._visit_all(node.body)
+        self._visit_all(() if _is_off(node.test) else (node.test, *node.body))
         self._visit_all(node.orelse)
 
     def visit_If(self, node: ast.If) -> None:
@@ -881,8 +868,8 @@ def _is_off(test: ast.expr) -> bool:
 
 def _leaves(node: ast.AST) -> bool:
     """Whether nothing after a statement of a block runs."""
-    if isinstance(node, ast.Expr) and last_name(node.value) in _EXITS:
-        return isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in _EXIT_CALLS
+    if isinstance(node, ast.Expr) and (calls := _EXITS.get(last_name(node.value))):
+        return ast.unparse(node).startswith(calls)
     return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
 
 
