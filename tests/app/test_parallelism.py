@@ -144,6 +144,25 @@ def test_check_finds_what_plan_and_launch_refuse(here: Run, folder: Path, case: 
     assert (2, True) == (launch.code, says in launch.stderr), launch.stderr
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *("sp_size: 3", "sp_size: 16", "sp_size: many", "sp_size: -2"),
+        *("sp_backend: torch", "sp_size: 4\n  parallelism_config_dp_shard_size: 4"),
+    ],
+)
+def test_check_plan_and_launch_refuse_sizes_that_no_ranks_have(
+    here: Run, folder: Path, sizes: str
+) -> None:
+    (folder / "c.yaml").write_text(f"num_processes: 8\n{HEAD}  parallelism_config_{sizes}\n")
+    (folder / "t.py").write_text(trainer())
+    words = (*LONG, "--config", "c.yaml", "t.py", "--bf16", "--output_dir", "o")
+    assert 6 == here("check", "c.yaml").code
+    for verb in (("plan",), ("launch", "--dry-run", "--yes")):
+        result = here(*verb, *words)
+        assert (6, True) == (result.code, "c.yaml line " in result.stderr), result.stderr
+
+
 def test_a_size_in_the_environment_is_refused(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARALLELISM_CONFIG_TP_SIZE", "4")
     result = here("plan", "--machine", "8xH100", "--model", "1b")

@@ -1,5 +1,6 @@
 """A config is found in the file that a person names, and its keys where they stand."""
 
+import contextlib
 import copy
 import json
 import os
@@ -291,7 +292,7 @@ def third() -> Iterator[SimpleNamespace]:
         patch.setenv("DS_ACCELERATOR", "cpu")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from accelerate import DeepSpeedPlugin
+            from accelerate import DeepSpeedPlugin, ParallelismConfig
             from accelerate.commands import launch
             from accelerate.commands.config.config_args import ClusterConfig
             from deepspeed.runtime.config import DeepSpeedConfig
@@ -301,10 +302,14 @@ def third() -> Iterator[SimpleNamespace]:
             launch=launch,
             ClusterConfig=ClusterConfig,
             DeepSpeedPlugin=DeepSpeedPlugin,
+            ParallelismConfig=ParallelismConfig,
             DeepSpeedConfig=DeepSpeedConfig,
             TrainingArguments=TrainingArguments,
             HfTrainerDeepSpeedConfig=HfTrainerDeepSpeedConfig,
         )
+
+
+PREFIXES = ("ACCELERATE_", "PARALLELISM_CONFIG_")
 
 
 def environ_of_accelerate(path: Path, third: SimpleNamespace) -> dict[str, str]:
@@ -317,7 +322,7 @@ def environ_of_accelerate(path: Path, third: SimpleNamespace) -> dict[str, str]:
     assert args.use_deepspeed
     args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
     _, env = launch.prepare_deepspeed_cmd_env(args)
-    return {name: value for name, value in env.items() if name.startswith("ACCELERATE_")}
+    return {name: value for name, value in env.items() if name.startswith(PREFIXES)}
 
 
 def config_in_a_rank(
@@ -613,6 +618,7 @@ READ = (
     "mixed_precision: null",
 )
 MISREAD = (
+    f"zero_stage: '{'9' * 5000}'",
     "zero_stage: two",
     "zero_stage: 2.0",
     "zero_stage: true",
@@ -662,7 +668,7 @@ def test_nothing_is_found_of_a_value_that_accelerate_reads(
     assert [] == found_in(path)
 
 
-@pytest.mark.parametrize("line", [*MISREAD, *FALSE, LIST])
+@pytest.mark.parametrize("line", [*MISREAD, *FALSE, LIST], ids=lambda line: line[:50])
 def test_a_value_that_accelerate_does_not_read_as_it_was_meant_is_found(
     tmp_path: Path, third: SimpleNamespace, line: str
 ) -> None:
@@ -677,6 +683,55 @@ def test_a_value_that_accelerate_does_not_read_as_it_was_meant_is_found(
     else:
         with pytest.raises((ValueError, AttributeError)):
             config_in_a_rank(environ_of_accelerate(path, third), third)
+
+
+# Sizes of 8 processes, and whether they train.
+SIZES = {
+    "sp_size: 4, dp_shard_size: 2": True,
+    "sp_size: 4, dp_shard_size: '2'": True,
+    "sp_size: 2, dp_shard_size: 2, dp_replicate_size: 2": True,
+    "sp_size: 8, sp_backend: deepspeed, cp_backend: torch": True,
+    "sp_size: 1, sp_seq_length: 4096": True,
+    "sp_size: 3": False,
+    "sp_size: 16": False,
+    "sp_size: 4": False,
+    "sp_size: 4, dp_shard_size: 4": False,
+    "sp_size: many": False,
+    "sp_size: -2": False,
+    "sp_size: 0": False,
+    "sp_size: '4'": False,
+    "sp_size: true": False,
+    "sp_size: null": False,
+    "dp_shard_size: 0": False,
+    "sp_size: 8, sp_backend: torch": False,
+    "cp_backend: deepspeed": False,
+    "dp_shard_size: 4": False,
+    f"dp_shard_size: '{'9' * 5000}'": False,
+    f"dp_shard_size: {'9' * 3000}, dp_replicate_size: {'9' * 3000}": False,
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=[sizes[:50] for sizes in SIZES])
+def test_sizes_that_are_not_of_all_ranks_are_found(
+    tmp_path: Path, third: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, sizes: str
+) -> None:
+    lines = "".join(f"  parallelism_config_{size}\n" for size in sizes.split(", "))
+    text = f"{HEAD}num_processes: 8\nparallelism_config:\n{lines}"
+    path = write(tmp_path, text)
+    ranks = SimpleNamespace(multi_device=True, num_processes=8, is_fsdp2=False)
+    with contextlib.suppress(ValueError, TypeError):
+        for name, value in environ_of_accelerate(path, third).items():
+            monkeypatch.setenv(name, value)
+        shared = third.ParallelismConfig()
+        shared._validate_accelerator(ranks)
+        # What accelerator.py, _prepare_deepspeed makes, and what DeepSpeed compares it with.
+        groups = 8 // shared.sp_size
+        trains = shared.data_parallel_size == groups or shared.sp_size == 1
+        assert SIZES[sizes] is trains
+        assert trains is (found_in(path) == [])
+        return
+    assert not SIZES[sizes]
+    assert found_in(path)
 
 
 @pytest.mark.parametrize("name", ["sp", "cp", "tp"])

@@ -10,6 +10,7 @@
 # In one thing the file is followed where Accelerate does not: no variable carries
 # `offload_*_nvme_path`, so its ranks would offload into a folder of the name `none`.
 
+import re
 from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
@@ -74,10 +75,24 @@ class AccelerateFile(Struct, frozen=True, kw_only=True):
     """Keys beside `deepspeed_config` that Accelerate does not have."""
     dropped: tuple[KeyToken, ...]
     """Its paths for NVMe, which no variable of `accelerate launch` carries."""
-    parallel: tuple[Member, ...]
-    """Its sizes by which ranks share more than data, and which are not planned."""
-    sequence_parallel: int | None
-    """The ranks that share each sequence, where it says so."""
+    sharing: tuple[Member, ...]
+    """By how many ranks data, sequences and tensors are shared."""
+
+    @property
+    def parallel(self) -> tuple[Member, ...]:
+        """Its sizes by which ranks share more than data, and which are not planned."""
+        return tuple(
+            member
+            for member in self.sharing
+            if member.key.name in PARALLEL_KEYS and (_count(plain(member.value)) or 1) > 1
+        )
+
+    @property
+    def sequence_parallel(self) -> int | None:
+        """The ranks that share each sequence, where it says so."""
+        return next(
+            (_count(plain(m.value)) for m in self.sharing if m.key.name == SHARED_SIZE), None
+        )
 
     @property
     def ranks_per_node(self) -> int:
@@ -101,7 +116,8 @@ def _as_it_is(value: object) -> _Value:
 
 
 def _whole(value: object) -> _Value:
-    return int(str(value)) if str(value).isdecimal() else _as_it_is(value)
+    # Python reads no text of thousands of digits.
+    return int(str(value)) if re.fullmatch(r"\d{1,19}", str(value)) else _as_it_is(value)
 
 
 def _number(value: object) -> _Value:
@@ -188,6 +204,8 @@ PARALLEL_KEYS: Mapping[str, str] = {
     for name, kind in (("tp", "tensor"), ("cp", "context"))
 }
 """The keys by which ranks share more than data, and what that is called."""
+SHARED_SIZE = "parallelism_config_sp_size"
+"""The key by which ranks share sequences."""
 
 
 def is_accelerate(values: Mapping[str, Node]) -> bool:
@@ -230,8 +248,6 @@ def read_accelerate(path: str, text: str, root: Object) -> AccelerateFile:
     if precision is not None and _said_precision(precision) is not None:
         refused.append(precision.key)
     ids, sizes = values.get("gpu_ids"), members.get("parallelism_config")
-    sharing = sizes.value.members if sizes and isinstance(sizes.value, Object) else ()
-    shared = (m.value for m in sharing if m.key.name == "parallelism_config_sp_size")
     return AccelerateFile(
         path=path,
         text=text,
@@ -261,12 +277,7 @@ def read_accelerate(path: str, text: str, root: Object) -> AccelerateFile:
             for member in section.members
             if member.key.name in said and named is None and _reads_path(said, member.key.name)
         ),
-        parallel=tuple(
-            member
-            for member in sharing
-            if member.key.name in PARALLEL_KEYS and (_count(plain(member.value)) or 1) > 1
-        ),
-        sequence_parallel=next((_count(plain(value)) for value in shared), None),
+        sharing=sizes.value.members if sizes and isinstance(sizes.value, Object) else (),
     )
 
 

@@ -1,5 +1,6 @@
 """Check a DeepSpeed config without DeepSpeed, and fix in its text what is safe to fix."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -12,6 +13,7 @@ from zerowiz.core.dsconfig.accelerate import (
     KNOWN,
     PARALLEL_KEYS,
     PRECISION_KEYS,
+    SHARED_SIZE,
     AccelerateFile,
 )
 from zerowiz.core.dsconfig.hjson import (
@@ -48,7 +50,7 @@ _SLIP_RATE = 0.85
 # utils/environment.py, str_to_bool.
 _TRUE = frozenset({"y", "yes", "t", "true", "on", "1"})
 _FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
-_WHOLE = re.compile(r"[-+]?\d+")
+_WHOLE = re.compile(r"[-+]?\d{1,19}")
 
 
 class _Form(Struct, frozen=True, kw_only=True):
@@ -102,11 +104,16 @@ _FORMS: Mapping[str, _Form] = {
         of_launcher=True,
     ),
 }
+# More digits are no number of processes, and Python reads no text of thousands of them.
+_SIZE = re.compile(r"0*[1-9]\d{0,18}")
+_COMPARED = frozenset({SHARED_SIZE, "parallelism_config_cp_size"})
+# parallelism_config.py, ParallelismConfig.
+_BACKENDS = {"parallelism_config_cp_backend": "torch", "parallelism_config_sp_backend": "deepspeed"}
 
 
 def check_accelerate(file: AccelerateFile, context: Context) -> tuple[Finding, ...]:
     """What is found of the keys of a file, beside what DeepSpeed makes of the config."""
-    findings = [*_wrong_keys(file)]
+    findings = [*_wrong_keys(file), *_wrong_sharing(file)]
     wrong = {finding.key for finding in findings}
     misread = map(_misread, (*file.section, *filter(None, [file.precision])))
     findings += (finding for finding in misread if finding and finding.key not in wrong)
@@ -151,6 +158,41 @@ def _misread(member: Member) -> Finding | None:
         because=form.because,
         of_launcher=form.of_launcher,
     )
+
+
+def _wrong_sharing(file: AccelerateFile) -> Iterator[Finding]:
+    """Sizes of groups of ranks that Accelerate cannot read, or that are not those of all ranks."""
+    sizes: dict[str, int] = {}
+    for member in file.sharing:
+        name, value, backend = member.key.name, plain(member.value), _BACKENDS.get(member.key.name)
+        wanted = "a whole number above 0" if backend is None else f"`{backend}`"
+        # utils/launch.py, prepare_extend_env_parallelism_config compares these two as they are.
+        word = repr(value) if name in _COMPARED else str(value)
+        if name.endswith("_size") and _SIZE.fullmatch(word):
+            sizes[name] = int(word)
+        elif name.endswith("_size") or (backend is not None and value != backend):
+            yield _at(
+                member.key,
+                keys.WRONG_TYPE if backend is None else keys.NOT_A_CHOICE,
+                f"`{name}` must be {wanted}, not `{shown(value)}`",
+                f"write {wanted}",
+                is_top=True,
+                because="Accelerate cannot read the value, and fails",
+            )
+    # accelerator.py, _prepare_deepspeed makes `train_batch_size` of the sizes, and DeepSpeed
+    # compares that with all ranks; parallelism_config.py, _validate_accelerator.
+    total, ranks, shared = math.prod(sizes.values()), file.ranks, sizes.get(SHARED_SIZE, 1)
+    if ranks is not None and total not in {1, ranks}:
+        yield _at(
+            next(m.key for m in reversed(file.sharing) if sizes.get(m.key.name, 1) > 1),
+            keys.WRONG_TYPE,
+            f"the sizes of `parallelism_config` make {total} processes, `num_processes` is {ranks}",
+            "write sizes whose product is `num_processes`: `parallelism_config_dp_shard_size` is of"
+            " the groups of processes that share sequences",
+            is_top=True,
+            because="the job ends with an error at its start",
+            of_launcher=total == shared and ranks % shared == 0,
+        )
 
 
 def _wrong_keys(file: AccelerateFile) -> Iterator[Finding]:
