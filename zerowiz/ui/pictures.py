@@ -217,7 +217,7 @@ def sizes(decision: Decision, evaluated: StrategyEstimate, asked: Answer | None)
     if doubted and have_bytes is not None and high_bytes > have_bytes:
         return range_of(evaluated.device_bytes, high_bytes, have_bytes)
     room_bytes = evaluated.headroom_bytes
-    if not evaluated.runs and room_bytes is not None and room_bytes >= 0 and not evaluated.ran_out:
+    if not evaluated.runs and room_bytes is not None and room_bytes >= 0:
         need_bytes, host_bytes = evaluated.host.running_bytes, evaluated.host_budget_bytes
         if host_bytes is None:
             return _("{need_bytes} host{unknown}", need_bytes=gib(need_bytes), unknown=_UNKNOWN)

@@ -20,7 +20,6 @@ from zerowiz.core.machine.types import (
     Network,
     NetworkKind,
 )
-from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
@@ -521,7 +520,7 @@ def _of(decision: Decision, value: Answer) -> StrategyEstimate:
 
 
 def remarks(decision: Decision) -> list[str]:
-    """What of the answers no number says: a run that died, what is not counted."""
+    """What of the answers no number says: what is not counted."""
     asked = [_of(decision, answer) for answer in decision.answers if answer.strategy is not None]
     return [
         f"{_(evaluated.strategy.words)}: {words}"
@@ -531,14 +530,6 @@ def remarks(decision: Decision) -> list[str]:
 
 
 def _remarks(evaluated: StrategyEstimate) -> Iterator[str]:
-    seen = evaluated.ran_out
-    if seen is not None:
-        memory = _("host memory") if seen.memory is MemoryKind.HOST else _("memory")
-        yield _(
-            "{strategy} ran out of {memory} in an attempt before",
-            strategy=seen.strategy,
-            memory=memory,
-        )
     if evaluated.verdict is Verdict.UNCERTAIN:
         if evaluated.interval is not None and evaluated.interval.uncounted:
             yield _(
@@ -667,8 +658,6 @@ def nothing_fits(decision: Decision) -> str:
 def verdict(evaluated: StrategyEstimate) -> str:
     """The verdict in a column's width; the GPU may have room where the host has none."""
     room, on_host = evaluated.headroom_bytes, evaluated.host_headroom_bytes
-    if evaluated.ran_out is not None:
-        return _("ran out")
     if evaluated.is_host_unknown:
         return _("host unknown")
     if room is not None and room >= 0 and on_host is not None and on_host < 0:
