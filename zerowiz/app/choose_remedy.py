@@ -113,13 +113,6 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
     )
 
 
-def _beyond(plan: Plan) -> list[str]:
-    """What would help, and is not in the menu that follows."""
-    others = [remedies_text.hint(each) for each in plan.remedies if each not in takeable(plan)]
-    heading = _("Not in the menu below, as it changes your script or this machine:")
-    return [heading, *others] if others else []
-
-
 def take_remedy(plan: Plan, change: Change) -> Plan:
     """The plan after a remedy was taken.
 
@@ -244,7 +237,11 @@ class Remedying:
                 plan, can_read_again=again, first=first, makes_surer=makes_surer
             )
         ):
-            person.tell(_beyond(plan))
+            others = [
+                remedies_text.hint(each) for each in plan.remedies if each not in takeable(plan)
+            ]
+            heading = _("Not in the menu below, as it changes your script or this machine:")
+            person.tell([heading, *others] if others else [])
             answer = person.ask(question, can_go_back=bool(self._taken) or can_go_back)
             if answer == _NOTHING.value or (makes_surer and isinstance(answer, Back)):
                 break

@@ -51,7 +51,6 @@ from zerowiz.core.decision.questions import (
     next_question,
 )
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.programs import ProgramFile
 from zerowiz.core.script.settings import ScriptSettings, facts_of
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import find_losses, refuse_loss
@@ -407,7 +406,10 @@ class Finish:
             if done is LastAnswer.FOLDER:
                 planned, answered = self._moved(planned), answer
             elif done is LastAnswer.WORDS:
-                return self._with_words(planned)
+                words = ask_words(self._person, planned)
+                if not isinstance(words, Back):
+                    self._wizard.named.add_words(words)
+                return LastAnswer.RETRY
             elif done is not Back.BACK:
                 answered = done
 
@@ -472,7 +474,9 @@ class Finish:
         planned = replace(planned, may_overwrite=bool(lost))
         if launch and planned.plan.script is not None:
             try:
-                if self._was_edited(planned):
+                self._wizard.named.forget()
+                read = self._wizard.named.run(self._answers)
+                if facts_of(read) != facts_of(planned.plan.script):
                     self._person.tell(
                         [
                             _(
@@ -491,16 +495,6 @@ class Finish:
             return self._refused(error, writes=True)
         return planned
 
-    def _was_edited(self, planned: InitPlan) -> bool:
-        """Whether the script is another one than the one that was planned for.
-
-        Raises:
-            ZerowizError: It cannot be read any more.
-        """
-        self._wizard.named.forget()
-        read = self._wizard.named.run(self._answers)
-        return facts_of(read) != facts_of(planned.plan.script)
-
     def _refused(
         self, error: ZerowizError, *, writes: bool, planned: InitPlan | None = None
     ) -> LastAnswer | Back:
@@ -515,13 +509,6 @@ class Finish:
         offers += [LastAnswer.STOP]
         config_path = None if planned is None else planned.config_path
         return self._refusals.ask(error, offers, config_path=config_path)
-
-    def _with_words(self, planned: InitPlan) -> LastAnswer:
-        """Decide again, with the words that the person types after the script."""
-        words = ask_words(self._person, planned)
-        if not isinstance(words, Back):
-            self._wizard.named.add_words(words)
-        return LastAnswer.RETRY
 
     def _moved(self, planned: InitPlan) -> InitPlan:
         """The plan with its files in another folder, if the person names one that can be used."""
@@ -617,15 +604,6 @@ def note_spared(wizard: Wizard, answers: Answers, reporter: Reporter) -> None:
                 took=listing(took),
             )
         )
-
-
-def ask_other(person: Person, wizard: Wizard, key: str, answers: Answers) -> Answers:
-    """The answers with a script, a strategy or GPUs for each sequence that the person names now.
-
-    As they were where the person goes back.
-    """
-    question = next(row for row in ALL_QUESTIONS if row.key == key)
-    return _change(person, wizard, question, answers) or answers
 
 
 def _listed(wizard: Wizard, answers: Answers, planned: Mapping[str, str]) -> list[Choice]:
@@ -841,7 +819,8 @@ class _Conversation:
             case LastAnswer.CHANGE:
                 self._answers = change_one(person, wizard, answers)
             case LastAnswer.SCRIPT | LastAnswer.STRATEGY | LastAnswer.SHARE:
-                self._answers = ask_other(person, wizard, after.value, answers)
+                question = next(row for row in ALL_QUESTIONS if row.key == after.value)
+                self._answers = _change(person, wizard, question, answers) or answers
             case LastAnswer.DELIVERY:
                 person.ask(DELIVERY, check=partial(wizard.named.pass_config, answers=answers))
             case LastAnswer.EDIT:
@@ -925,23 +904,19 @@ def _understand(
     command = understand_command(script, script_args, options)
     file = find_program_file(command, reporter)
     if file is not None:
-        _refuse_start(file, wanted)
+        for flag, is_said in (("--launch", wanted.launch), ("--slurm", wanted.slurm)):
+            if is_said:
+                raise UsageError(
+                    _(
+                        "`{flag}` conflicts with `{path}`: {program} starts its own ranks",
+                        flag=flag,
+                        path=file.path,
+                        program=file.program.name,
+                    ),
+                    _("remove `{flag}`; `zerowiz init` prints the command that trains", flag=flag),
+                )
         return with_program_file(command, file), replace(wanted, no_script=True, program_file=file)
     return command, wanted
-
-
-def _refuse_start(file: ProgramFile, wanted: InitOptions) -> None:
-    for flag, is_said in (("--launch", wanted.launch), ("--slurm", wanted.slurm)):
-        if is_said:
-            raise UsageError(
-                _(
-                    "`{flag}` conflicts with `{path}`: {program} starts its own ranks",
-                    flag=flag,
-                    path=file.path,
-                    program=file.program.name,
-                ),
-                _("remove `{flag}`; `zerowiz init` prints the command that trains", flag=flag),
-            )
 
 
 def _refuse_script(script: str | None, wanted: InitOptions) -> None:

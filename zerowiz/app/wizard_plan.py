@@ -434,7 +434,13 @@ def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
         on_node = replace(
             on_node, accelerator=Accelerator.CPU, gpus_per_node=len(machine.gpus), machine=None
         )
-    on_node = _seen_from_here(on_node)
+    # Each path below this folder, where `sbatch` runs, as a copy of it has it.
+    values = {name: getattr(on_node, name) for name in on_node.__struct_fields__}
+    paths = {
+        name: Path(_below(str(path))) for name, path in values.items() if isinstance(path, Path)
+    }
+    model = None if on_node.model is None else _below(on_node.model)
+    on_node = replace(on_node, **paths, model=model)  # type: ignore[arg-type]
     virtual = sys.prefix != sys.base_prefix
     resuming = [flag for flag in _RESUMES_FROM if script.facts.parser.spells(flag)]
     missing = [flag for flag in resuming if flag not in script.words]
@@ -453,16 +459,6 @@ def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
         elsewhere=not is_here(machine),
     )
     return PlannedFile(path=path, text=render_job_script(job))
-
-
-def _seen_from_here(options: Options) -> Options:
-    """The options with each path below this folder, where `sbatch` runs, as a copy of it has it."""
-    values = {name: getattr(options, name) for name in options.__struct_fields__}
-    paths = {
-        name: Path(_below(str(path))) for name, path in values.items() if isinstance(path, Path)
-    }
-    model = None if options.model is None else _below(options.model)
-    return replace(options, **paths, model=model)  # type: ignore[arg-type]
 
 
 def _below(path: str) -> str:

@@ -389,17 +389,14 @@ class NamedInputs:
         named = answered.get("model") or self.typed.model
         name = named or self.settings(answers).model_name
         if name is not None and name not in self._models:
-            self._models[name] = self._near(name)
+            try:
+                near = read_near(name, os.environ, trace=self.typed.trace)
+            except ZerowizError:
+                near = None
+            rows = (row for row in read_known_models() if row.id == name and near is None)
+            known = next((ReadModel(model=row.build()) for row in rows), None)
+            self._models[name] = near or known
         return None if name is None else self._models[name]
-
-    def _near(self, name: str) -> ReadModel | None:
-        try:
-            near = read_near(name, os.environ, trace=self.typed.trace)
-        except ZerowizError:
-            near = None
-        rows = (row for row in read_known_models() if row.id == name and near is None)
-        known = next((ReadModel(model=row.build()) for row in rows), None)
-        return near or known
 
 
 def only_script(nearby: Sequence[ScriptFacts]) -> str | None:
@@ -599,7 +596,14 @@ class Wizard:
             followed = self._follow(answers.only({*answers.by_key} - {STRATEGY.key}))
             return question if followed is None else wizard.strategies(question, followed.decision)
         if self._is_planned(question.key, answers) and question.key not in _OF_JOB:
-            return self._of_plan(question, answers)
+            # What the plan takes of it, and what else it can.
+            had = answers.by_key.get(question.key) or self.planned(answers).get(question.key)
+            choices = [
+                choice
+                for choice in question.choices or self._shared(question, answers)
+                if choice.value == had or self._takes(question.key, choice.value, answers)
+            ]
+            return replace(question, default=had, choices=tuple(choices))
         match question.key:
             case "machine":
                 question = _menu(question, _machines(self.named.typed))
@@ -611,7 +615,12 @@ class Wizard:
             case "config":
                 facts = facts_of(self.named.run(answers))
                 is_fixed = facts is not None and facts.literal_config is not None
-                question = _offer_configs(question, self.named.configs(answers), is_fixed=is_fixed)
+                found = [
+                    Choice(value=path, title=path, detail=_("keeps {keys}", keys=listing(keys)))
+                    for path, keys in self.named.configs(answers).items()
+                ]
+                others = () if is_fixed else question.choices
+                question = replace(question, choices=(*found, *others), default=found[0].value)
             case "model":
                 own = self.named.settings(answers).own_model
                 question = _menu(question, _models(self.named.machine(answers), own))
@@ -644,24 +653,21 @@ class Wizard:
             return {}
         followed = self._follow(answers)
         if followed is None:
-            values = self._of_settings(answers)
+            # What the script decides of each setting; a refusal can be of one that nobody typed.
+            settings = self.named.settings(answers)
+            decided = ((key, getattr(settings, key, None)) for key in _CHANGEABLE)
+            values = {
+                **{key: setting.value for key, setting in decided if setting is not None},
+                **answers.settings,
+            }
         else:
             job = followed.resolved.job
             values = {**job.workload.settings(), "global_batch": job.global_batch}
             values |= wizard.as_planned(followed.decision)
             if not list_shared(job):
                 del values["sequence_parallel"]
-        shown = as_answers({k: v for k, v in values.items() if k in _CHANGEABLE})  # type: ignore[misc]
+        shown = as_answers({k: v for k, v in values.items() if k in _CHANGEABLE})
         return {k: v for k, v in shown.items() if self._has_others(k, v, answers)}
-
-    def _of_settings(self, answers: Answers) -> dict[str, object]:
-        """What the script decides of each setting; a refusal can be of one that nobody typed."""
-        settings = self.named.settings(answers)
-        decided = ((key, getattr(settings, key, None)) for key in _CHANGEABLE)
-        return {
-            **{key: setting.value for key, setting in decided if setting is not None},
-            **answers.settings,
-        }
 
     def _is_planned(self, key: str, answers: Answers) -> bool:
         """Whether a setting is one that nobody is asked for, as something decides it."""
@@ -669,16 +675,6 @@ class Wizard:
             return False
         asked = {k: answers.by_key.get(k, v) for k, v in self._asked(answers).items()}
         return not is_relevant(_CHANGEABLE[key], asked)
-
-    def _of_plan(self, question: Question, answers: Answers) -> Question:
-        """The question of such a setting: what the plan takes of it, and what else it can."""
-        had = answers.by_key.get(question.key) or self.planned(answers).get(question.key)
-        choices = [
-            choice
-            for choice in question.choices or self._shared(question, answers)
-            if choice.value == had or self._takes(question.key, choice.value, answers)
-        ]
-        return replace(question, default=had, choices=tuple(choices))
 
     def _shared(self, question: Question, answers: Answers) -> list[Choice]:
         """How many GPUs can share each sequence, where that is asked."""
@@ -877,18 +873,6 @@ def _as_settings(question: Question, answer: str) -> dict[str, object]:
             return {} if answer == OWN_MICRO_BATCH else {"objective": answer}
         case _:
             return {question.key: as_value(question, answer)}
-
-
-def _offer_configs(
-    question: Question, configs: Mapping[str, Sequence[str]], *, is_fixed: bool
-) -> Question:
-    """The question with the configs that were found, and what stays of each."""
-    found = [
-        Choice(value=path, title=path, detail=_("keeps {keys}", keys=listing(keys)))
-        for path, keys in configs.items()
-    ]
-    others = () if is_fixed else question.choices
-    return replace(question, choices=(*found, *others), default=found[0].value)
 
 
 def _keeping(question: Question, global_batch: int | None) -> Question:

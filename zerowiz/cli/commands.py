@@ -145,7 +145,12 @@ def _show_error(message: str, hints: Sequence[str]) -> None:
 def _run() -> int:
     """Run one command; the exit code that it ends with."""
     try:
-        _refuse_unknown_language()
+        unknown = unknown_language(os.environ)
+        if unknown is not None:
+            raise UsageError(
+                f"`{LANGUAGE_VARIABLE}` is `{unknown}`, a language that zerowiz does not speak",
+                f"set it to one of: {', '.join(LANGUAGES)}",
+            )
         app = build_app(_words())
         if not gc.isenabled():
             # `__main__.py` put it off until everything is loaded. A plan leaves no garbage.
@@ -177,15 +182,6 @@ def _run() -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
-def _refuse_unknown_language() -> None:
-    unknown = unknown_language(os.environ)
-    if unknown is not None:
-        raise UsageError(
-            f"`{LANGUAGE_VARIABLE}` is `{unknown}`, a language that zerowiz does not speak",
-            f"set it to one of: {', '.join(LANGUAGES)}",
-        )
-
-
 def _repair_streams() -> None:
     """A closed stream reads and writes nothing; odd bytes of a name never stop an output."""
     for name in ("stdin", "stdout", "stderr"):
@@ -201,14 +197,6 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _drop_unread_errors() -> None:
-    """Where nobody reads stderr, the interpreter must not end with 120 for what is left in it."""
-    try:
-        sys.stderr.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-
-
 def main() -> None:
     """Run the command line; nothing of the user's world ends in a traceback."""
     is_closed = sys.stdout is None
@@ -219,7 +207,11 @@ def main() -> None:
             _fail(ZerowizError("stdout is closed", hint))
         _run_to_the_end()
     finally:
-        _drop_unread_errors()
+        # Where nobody reads stderr, the interpreter must not end with 120 for what is left in it.
+        try:
+            sys.stderr.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _run_to_the_end() -> NoReturn:

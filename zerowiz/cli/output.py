@@ -12,7 +12,6 @@ from zerowiz.app.decide import NoStrategyError, Plan, encode_plan, find_machine_
 from zerowiz.app.options import with_plain
 from zerowiz.cli.usage import write_json, write_json_text
 from zerowiz.core.decision.open_settings import Limit
-from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.launch.provenance import encode_machine_change
 from zerowiz.errors import NothingFitsError
 from zerowiz.ui.text import CountedLines
@@ -64,7 +63,7 @@ class Refusal:
     """
 
     def __init__(self, error: NothingFitsError) -> None:
-        from zerowiz.ui import remedies, text  # noqa: PLC0415 - few commands are refused
+        from zerowiz.ui import remedies, show, text  # noqa: PLC0415 - few commands are refused
 
         self._above, self._below, self._first = (CountedLines(sys.stderr) for _place in range(3))
         is_seen = sys.stderr.isatty()
@@ -74,17 +73,13 @@ class Refusal:
         text.error(error.message, [hint for hint in error.hints if hint not in said], self._above)
         if plan is not None and self._remedies:
             remedies.table(self._remedies[:1], self._first)
-            if self._remedies[0].edit is None:
-                self._propose(plan, self._remedies[0])
-
-    def _propose(self, plan: Plan, remedy: Remedy) -> None:
-        from zerowiz.ui import remedies, show  # noqa: PLC0415 - as above
-
-        options, script = with_plain(plan.options, remedy.change), plan.script
-        path, args = (None, ()) if script is None else (script.facts.target, script.words)
-        words = next_words(options, path, args, plan.decision.job.machine)
-        memory = remedy.change.get("host_memory")
-        show.next_command(words, remedies.strategy_of(remedy), self._below, memory)
+            remedy = self._remedies[0]
+            if remedy.edit is None:
+                options, script = with_plain(plan.options, remedy.change), plan.script
+                path, args = (None, ()) if script is None else (script.facts.target, script.words)
+                words = next_words(options, path, args, plan.decision.job.machine)
+                memory = remedy.change.get("host_memory")
+                show.next_command(words, remedies.strategy_of(remedy), self._below, memory)
 
     @property
     def lines(self) -> int:

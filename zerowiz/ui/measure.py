@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TextIO
 
-from zerowiz.core.job_end import SteadyStep, error_of
+from zerowiz.core.job_end import error_of
 from zerowiz.core.measured_run import ScriptMeasurement
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.sentences import ROUGH_ON_CPU
@@ -24,21 +24,6 @@ def _percent(error: float | None) -> str:
 
 def _error_at_end(error: float | None) -> str:
     return "" if error is None else _("; error {error}", error=_percent(error))
-
-
-def _measured_line(steady: SteadyStep) -> str:
-    """The time of a step, and how far single ones were from it."""
-    return labelled(
-        _("Step"),
-        _(
-            "measured: {seconds} s, median of the last {steps} steps"
-            " ({low_seconds} to {high_seconds} s)",
-            seconds=seconds(steady.seconds),
-            steps=steady.steps,
-            low_seconds=seconds(steady.low_seconds),
-            high_seconds=seconds(steady.high_seconds),
-        ),
-    )
 
 
 def outcome(run: ScriptMeasurement) -> str:
@@ -135,7 +120,17 @@ def _script_step(run: ScriptMeasurement) -> Iterator[str]:
             )
     steady, expected_seconds = run.steady, run.step_seconds[0]
     if steady is not None:
-        yield _measured_line(steady)
+        yield labelled(
+            _("Step"),
+            _(
+                "measured: {seconds} s, median of the last {steps} steps"
+                " ({low_seconds} to {high_seconds} s)",
+                seconds=seconds(steady.seconds),
+                steps=steady.steps,
+                low_seconds=seconds(steady.low_seconds),
+                high_seconds=seconds(steady.high_seconds),
+            ),
+        )
     if expected_seconds is not None:
         error = _error_at_end(error_of(*run.step_seconds))
         yield labelled(

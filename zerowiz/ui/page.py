@@ -322,12 +322,6 @@ def _table_row(decision: Decision, evaluated: StrategyEstimate, shown: list[Memo
     return f'<tr><th scope="row">{_(evaluated.strategy.short_words)}</th>{cells}</tr>'
 
 
-def budget_words(decision: Decision) -> str:
-    """What the line is."""
-    budget_bytes = decision.job.gpu_budget_bytes
-    return _("unknown") if budget_bytes is None else gib(budget_bytes)
-
-
 # Write every strategy as a row of a table: what people decide by.
 
 _MORE = frozenset({N_("host"), N_("s a step")})
@@ -402,7 +396,11 @@ def drawn(cell: GridCell) -> str:
 
 
 def _memory(decision: Decision) -> str:
-    words = _("Where it is fullest. The budget is {budget}.", budget=budget_words(decision))
+    budget_bytes = decision.job.gpu_budget_bytes
+    words = _(
+        "Where it is fullest. The budget is {budget}.",
+        budget=_("unknown") if budget_bytes is None else gib(budget_bytes),
+    )
     return "".join(
         (
             f'<p class="dim">{words}</p>',

@@ -655,8 +655,16 @@ def _facts(decision: Decision) -> dict[str, str]:
     job = decision.job
     link = sentences.link_class(job.machine.interconnect)
     speed = sentences.links(job.machine).removeprefix(link).lstrip(",;、 ")
+    shown = decision.chosen or decision.closest
+    name, time = _(shown.strategy.short_words), shown.step_time
     return {
-        **_outcome(decision),
+        _("chosen"): name if decision.chosen else _("none (closest: {name})", name=name),
+        _("verdict"): sentences.verdict(shown),
+        _("needs"): gib(shown.device_bytes),
+        _("headroom"): gib(shown.headroom_bytes),
+        _("step time"): _NO_VALUE if time is None else f"{seconds(time.expected_seconds)} s",
+        _("speed"): _NO_VALUE if time is None else f"{rate_of(time)} {rate_unit([time])}",
+        _("host"): gib(shown.host_bytes) if shown.host_bytes else _NO_VALUE,
         _("machine"): gpus(job.machine).replace("NVIDIA ", ""),
         _("links"): link,
         _("link speed"): speed or _NO_VALUE,
@@ -679,21 +687,6 @@ def _settings(step: Workload) -> Iterator[tuple[str, str]]:
             yield label, _("on") if value else _OFF
         else:
             yield label, listing(value) if isinstance(value, tuple) else str(value)
-
-
-def _outcome(decision: Decision) -> dict[str, str]:
-    """What the chosen strategy takes; where there is none, what the closest one would."""
-    shown = decision.chosen or decision.closest
-    name, time = _(shown.strategy.short_words), shown.step_time
-    return {
-        _("chosen"): name if decision.chosen else _("none (closest: {name})", name=name),
-        _("verdict"): sentences.verdict(shown),
-        _("needs"): gib(shown.device_bytes),
-        _("headroom"): gib(shown.headroom_bytes),
-        _("step time"): _NO_VALUE if time is None else f"{seconds(time.expected_seconds)} s",
-        _("speed"): _NO_VALUE if time is None else f"{rate_of(time)} {rate_unit([time])}",
-        _("host"): gib(shown.host_bytes) if shown.host_bytes else _NO_VALUE,
-    }
 
 
 def _strategies(plan_a: Decision, plan_b: Decision, stream: TextIO) -> None:

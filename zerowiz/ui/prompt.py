@@ -73,12 +73,6 @@ def answer_problem(question: Question, answer: str) -> str | None:
     return question.problem(answer)
 
 
-def show_consequence(answer: str, consequence: Callable[[str], str]) -> None:
-    """What the answer leads to, once it is given."""
-    if leads_to := consequence(answer):
-        say(f"-> {leads_to}", indent=2)
-
-
 def say(text: str, *, indent: int = 0, stream: TextIO | None = None) -> None:
     """Text on stderr, or a stream before it; what would steer a terminal is shown as `?`."""
     for line in spell(text).splitlines():
@@ -269,7 +263,8 @@ class TerminalPerson:
                 return answer
             problem = answer_problem(question, answer) or _refused(answer, check)
             if problem is None:
-                show_consequence(answer, consequence)
+                if leads_to := consequence(answer):
+                    say(f"-> {leads_to}", indent=2)
                 return answer
             say(f"! {problem}", indent=2)
             question = _without_default(question, answer)

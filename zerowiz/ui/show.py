@@ -142,22 +142,6 @@ def _ranks(step: Workload, ranks: int) -> str:
     return _("{groups} groups of {shared} GPUs", groups=groups, shared=step.sequence_parallel)
 
 
-def _job_lines(job: Job, learning: str) -> tuple[str, ...]:
-    machine = job.machine
-    where = _(
-        "{machine} ({source}); {links}",
-        machine=gpus(machine),
-        source=sentences.source(machine),
-        links=sentences.links(machine),
-    )
-    return (
-        labelled(_("Machine"), where),
-        labelled(_("Model"), sentences.model(job.model)),
-        labelled(_("Step"), listing([_split(job), *_settings(job)])),
-        *([labelled(_("Learning"), learning)] if learning else []),
-    )
-
-
 def script(facts: ScriptFacts, stream: TextIO) -> None:
     """What was read of the script, and where the reading ended."""
     words = sentences.convention(facts)
@@ -404,9 +388,24 @@ def strategies(decision: Decision, stream: TextIO) -> None:
 
 def whole_plan(decision: Decision, stream: TextIO, learning: str = "") -> None:
     """All that is known of a plan: the way through the flowchart, what each strategy holds."""
-    _say(decision, stream, *_job_lines(decision.job, learning), "", hang=LABEL_COLUMNS)
-    _say_answers(decision, stream)
     job = decision.job
+    where = _(
+        "{machine} ({source}); {links}",
+        machine=gpus(job.machine),
+        source=sentences.source(job.machine),
+        links=sentences.links(job.machine),
+    )
+    _say(
+        decision,
+        stream,
+        labelled(_("Machine"), where),
+        labelled(_("Model"), sentences.model(job.model)),
+        labelled(_("Step"), listing([_split(job), *_settings(job)])),
+        *([labelled(_("Learning"), learning)] if learning else []),
+        "",
+        hang=LABEL_COLUMNS,
+    )
+    _say_answers(decision, stream)
     stream.write("\n")
     if job.accounting is Accounting.TEXTBOOK:
         pictures.rule_of_thumb_table(decision, stream)

@@ -131,8 +131,13 @@ def make_run(options: Options, machine: Machine, how: RunOptions, *, has_node: b
         how: It is run.
         has_node: Whether each node has a zerowiz of its own.
     """
+    # A folder of its own for every run: its ranks' logs stay.
+    stamp = datetime.now(tz=UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = options.output_dir or Path()
+    # Containers that start at once may have one pid.
+    name = f"{stamp}-{os.getpid()}-{os.urandom(2).hex()}"
     return Run(
-        folder=_run_folder(options),
+        folder=(folder / RECORDS / "runs" / name).absolute(),
         supervised=has_node or _is_supervised(how, machine),
         grace_seconds=how.grace_seconds,
         max_attempts=how.max_attempts,
@@ -283,15 +288,6 @@ def check_node(options: Options, machine: Machine, node: NodeRank | None) -> Non
             "launch on this node only: `$nodes 1`",
             "under SLURM, `srun` starts zerowiz on each node: `zerowiz init --slurm`",
         )
-
-
-def _run_folder(options: Options) -> Path:
-    """A folder of its own for every run: its ranks' logs stay."""
-    stamp = datetime.now(tz=UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = options.output_dir or Path()
-    # Containers that start at once may have one pid.
-    name = f"{stamp}-{os.getpid()}-{os.urandom(2).hex()}"
-    return (folder / RECORDS / "runs" / name).absolute()
 
 
 def _is_supervised(how: RunOptions, machine: Machine) -> bool:

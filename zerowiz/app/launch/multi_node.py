@@ -108,7 +108,12 @@ def gather(
     rendezvous = Rendezvous(folder=job / join.word, own=join, joins=(join,))
     replace_file(job / OPEN_FILE, encode_file(OpenRendezvous(word=join.word)))
     for number, late in enumerate(ticks(deadline_s)):
-        rendezvous = _read_joins(rendezvous, node)
+        known = {join.rank: join for join in rendezvous.joins}
+        joins = (
+            known.get(rank) or read_message(Join, rendezvous.folder / join_name(rank))
+            for rank in range(node.nodes)
+        )
+        rendezvous = replace(rendezvous, joins=tuple(join for join in joins if join is not None))
         joined = {each.rank for each in rendezvous.joins}
         missing = [host for rank, host in enumerate(node.hosts) if rank not in joined]
         with _failing_all(rendezvous):
@@ -122,20 +127,18 @@ def gather(
                 refuse_unlike(rendezvous.joins)
                 return rendezvous
             if late:
-                raise _not_joined(missing, job, deadline_s)
+                names = ", ".join(f"`{host}`" for host in missing[:_MOST_NAMED])
+                more = (
+                    f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+                )
+                raise ZerowizError(
+                    f"{names}{more} wrote nothing to `{job}` within {deadline_s:g} s",
+                    "start one `zerowiz launch` on every node, all of the same version",
+                    SHARED,
+                )
             if number == 0:
                 on_missing(missing)
     return rendezvous
-
-
-def _read_joins(rendezvous: Rendezvous, node: NodeRank) -> Rendezvous:
-    """With the nodes that have joined since."""
-    known = {join.rank: join for join in rendezvous.joins}
-    joins = (
-        known.get(rank) or read_message(Join, rendezvous.folder / join_name(rank))
-        for rank in range(node.nodes)
-    )
-    return replace(rendezvous, joins=tuple(join for join in joins if join is not None))
 
 
 def publish(
@@ -208,16 +211,6 @@ def ticks(deadline_s: float, hurry: Callable[[], bool] = lambda: False) -> Itera
         time.sleep(max(0.0, min(tick_s, until - time.monotonic())))
         tick_s = min(tick_s * _SLOWER, _LAST_TICK_S)
     yield True
-
-
-def _not_joined(missing: Sequence[str], job: Path, deadline_s: float) -> ZerowizError:
-    names = ", ".join(f"`{host}`" for host in missing[:_MOST_NAMED])
-    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-    return ZerowizError(
-        f"{names}{more} wrote nothing to `{job}` within {deadline_s:g} s",
-        "start one `zerowiz launch` on every node, all of the same version",
-        SHARED,
-    )
 
 
 # Follow the leader as the zerowiz of another node: join its rendezvous, do its attempts.

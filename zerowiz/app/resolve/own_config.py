@@ -20,7 +20,7 @@ from zerowiz.core.lint.linter import check_accelerate, check_config
 from zerowiz.core.lint.releases import SCRIPT_DISAGREES
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptRun, ScriptSettings
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SWITCHED, Integration, Workload
 from zerowiz.errors import ConfigMistakeError
@@ -119,9 +119,17 @@ def _found(
     if script is None:
         context = Context(integration=integration or config.integration)
     else:
+        # Without those that take the config's value, by words added after the script.
+        names = ("micro_batch", "accumulation_steps", "precision")
+        decided = {
+            name: setting
+            for name, setting in script.settings.values.items()
+            if not (name in names and script.settings.is_open(name, setting.value))
+            and not (name == "micro_batch" and script.settings.draws_batch)
+        }
         context = Context(
             integration=integration or _reader(config, script.facts),
-            settings=_without_open(script.settings),
+            settings=replace(script.settings, values=decided),
             passed=script.facts.passed,
         )
     schema = read_ds_schema(read_version("deepspeed"))
@@ -133,21 +141,6 @@ def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
     by_accelerate = config.integration is Integration.ACCELERATE and config.places
     is_plain = facts.integration is not None and facts.integration.row.as_written
     return config.integration if by_accelerate and is_plain else facts.integration
-
-
-def _without_open(settings: ScriptSettings) -> ScriptSettings:
-    """The settings without those that take the config's value, by words added after the script.
-
-    What a loop draws instead of the config's batch is said of the plan.
-    """
-    names = ("micro_batch", "accumulation_steps", "precision")
-    decided = {
-        name: setting
-        for name, setting in settings.values.items()
-        if not (name in names and settings.is_open(name, setting.value))
-        and not (name == "micro_batch" and settings.draws_batch)
-    }
-    return replace(settings, values=decided)
 
 
 def _cannot_be_planned(finding: Finding, file_keys: Mapping[str, str]) -> bool:
