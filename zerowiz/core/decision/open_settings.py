@@ -151,32 +151,6 @@ def take_fastest(candidates: Iterable[Candidate]) -> Candidate | None:
     return best
 
 
-def take_smallest(candidates: Iterable[Candidate]) -> Candidate | None:
-    """The one of those that surely run that takes least of a device; None where none does."""
-    sure = [candidate for candidate in candidates if candidate.evaluated.is_sure]
-    return min(
-        sure,
-        key=lambda candidate: (candidate.evaluated.device_bytes, candidate.seconds or 0),
-        default=None,
-    )
-
-
-def sort_sure(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Those that surely run, the fastest first; the largest micro-batch where none is timed."""
-    sure = [candidate for candidate in candidates if candidate.evaluated.is_sure]
-    return tuple(
-        sorted(
-            sure,
-            key=lambda candidate: (
-                candidate.seconds or 0,
-                -candidate.headroom_bytes
-                if candidate.seconds
-                else candidate.workload.accumulation_steps,
-            ),
-        )
-    )
-
-
 def find_pareto(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """Those that no faster one has as much headroom as; none where time is not predicted.
 
@@ -256,14 +230,13 @@ class Evaluator:
         """A strategy with one workload."""
         key = (workload, strategy.name)
         if key not in self._made:
-            self._made[key] = self._make(workload, strategy)
+            job = replace(self.job, workload=workload)
+            evaluated = evaluate(job, strategy)
+            slow = seconds_on_slow_host(job, evaluated) if evaluated.runs else None
+            self._made[key] = Candidate(
+                workload=workload, evaluated=evaluated, slow_host_seconds=slow
+            )
         return self._made[key]
-
-    def _make(self, workload: Workload, strategy: StrategyRow) -> Candidate:
-        job = replace(self.job, workload=workload)
-        evaluated = evaluate(job, strategy)
-        slow = seconds_on_slow_host(job, evaluated) if evaluated.runs else None
-        return Candidate(workload=workload, evaluated=evaluated, slow_host_seconds=slow)
 
     def splits(self, steps: Sequence[Workload], strategy: StrategyRow) -> Iterator[Candidate]:
         """Of these splits of a batch those that may be taken: the smallest, and the fast that fit.
@@ -443,7 +416,18 @@ def search(
     if objective is Objective.SMALLEST:
         candidates = [lean_out(job, candidate) for candidate in candidates]
     best = None if by_flowchart else _take(objective, candidates)
-    sure = sort_sure(candidates)
+    # Those that surely run, the fastest first; the largest micro-batch where none is timed.
+    sure = tuple(
+        sorted(
+            (candidate for candidate in candidates if candidate.evaluated.is_sure),
+            key=lambda candidate: (
+                candidate.seconds or 0,
+                -candidate.headroom_bytes
+                if candidate.seconds
+                else candidate.workload.accumulation_steps,
+            ),
+        )
+    )
     if best is None:
         choice, decision = _by_flowchart(evaluator, constraints, covered, names)
     else:
@@ -513,7 +497,12 @@ def _find_better(
 def _take(objective: Objective, candidates: Sequence[Candidate]) -> Candidate | None:
     """None where nothing surely runs, or no time is predicted that could be compared."""
     if objective is Objective.SMALLEST:
-        return take_smallest(candidates)
+        sure = [candidate for candidate in candidates if candidate.evaluated.is_sure]
+        return min(
+            sure,
+            key=lambda candidate: (candidate.evaluated.device_bytes, candidate.seconds or 0),
+            default=None,
+        )
     fastest = take_fastest(candidates)
     return None if fastest is None or fastest.seconds is None else fastest
 
@@ -596,12 +585,6 @@ def _decide(evaluator: Evaluator, constraints: Constraints, workload: Workload) 
     return follow_flowchart(evaluated, replace(evaluator.job, workload=workload), constraints)
 
 
-def is_alike(one: Candidate, other: Candidate) -> bool:
-    """Whether both are as near the limit of memory, and recompute or do not."""
-    recomputes = (each.workload.gradient_checkpointing for each in (one, other))
-    return one.evaluated.verdict is other.evaluated.verdict and len({*recomputes}) == 1
-
-
 def _reason(objective: Objective, choice: Candidate, sure: Sequence[Candidate]) -> Reason:
     """Why it was taken, among those that surely run, the fastest first."""
     if objective is Objective.SMALLEST:
@@ -612,7 +595,13 @@ def _reason(objective: Objective, choice: Candidate, sure: Sequence[Candidate]) 
         return Reason.FASTEST
     if taken_seconds <= least_seconds * (1 + SAME_FRACTION):
         return Reason.AS_GOOD_AS_FASTEST
-    return Reason.LOSES_LEAST if is_alike(fastest, choice) else Reason.FASTER_NOT_WORTH
+    # Both are as near the limit of memory, and recompute or do not.
+    recomputes = (each.workload.gradient_checkpointing for each in (fastest, choice))
+    return (
+        Reason.LOSES_LEAST
+        if fastest.evaluated.verdict is choice.evaluated.verdict and len({*recomputes}) == 1
+        else Reason.FASTER_NOT_WORTH
+    )
 
 
 def _taken(decision: Decision, choice: Candidate, reason: Reason) -> Decision:

@@ -410,12 +410,6 @@ UNCOUNTED: Mapping[Uncounted, Callable[[Job, Strategy], object]] = MappingProxyT
 )
 
 
-def find_uncounted(job: Job, strategy: Strategy) -> tuple[Uncounted, ...]:
-    """What the job holds besides what is predicted of this strategy."""
-    held = (what for what, holds in UNCOUNTED.items() if holds(job, strategy))
-    return tuple(dict.fromkeys((*held, *job.uncounted)))
-
-
 # What shows something that is not counted, where that is not a run of the job.
 _COUNTED_BY: Mapping[Uncounted, SettledBy] = MappingProxyType(
     {Uncounted.WRAPPED_MODEL: SettledBy.TRACE}
@@ -456,6 +450,7 @@ def find_interval(
         return math.ceil(most_bytes * (1 + rate))
 
     _, most = _extremes(predicted, stretch)
+    held = (what for what, holds in UNCOUNTED.items() if holds(job, strategy))
     return Interval(
         predicted=predicted,
         rate=rate,
@@ -464,6 +459,6 @@ def find_interval(
         high_bytes=highest_bytes(most),
         assumptions=tuple(doubt.what for doubt in doubts),
         heaviest_bytes=None if heaviest is None else highest_bytes(_extremes(heaviest, stretch)[1]),
-        uncounted=find_uncounted(job, strategy),
+        uncounted=tuple(dict.fromkeys((*held, *job.uncounted))),
         never_together=_never_together(job, strategy),
     )

@@ -304,7 +304,10 @@ def launch_env(
         # Runs b4-009 and d4-013: reserved memory 64.0 GB without it, 50.6 GB with it.
         if not {"PYTORCH_ALLOC_CONF", ALLOCATOR} & {*environ, *delivery}:
             env[ALLOCATOR] = "expandable_segments:True"
-        if _lacks_peer_to_peer(machine):
+        named = any(_NO_PEER_TO_PEER in gpu.name for gpu in machine.gpus)
+        parts = (machine.driver_version or "").split(".")
+        driver = tuple(int(part) for part in parts if part.isdecimal())
+        if named and machine.world_size > 1 and () < driver < _FIXED_BY_DRIVER:
             env |= _unless_set(environ, {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"})
     if machine.host.cores is not None:
         # torch would take every core in every rank.
@@ -322,13 +325,6 @@ def launch_env(
 # NCCL assumes peer-to-peer access between these GPUs, and hangs.
 _NO_PEER_TO_PEER = "RTX 40"
 _FIXED_BY_DRIVER = (550, 40, 7)
-
-
-def _lacks_peer_to_peer(machine: Machine) -> bool:
-    named = any(_NO_PEER_TO_PEER in gpu.name for gpu in machine.gpus)
-    parts = (machine.driver_version or "").split(".")
-    driver = tuple(int(part) for part in parts if part.isdecimal())
-    return named and machine.world_size > 1 and () < driver < _FIXED_BY_DRIVER
 
 
 def _unless_set(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:

@@ -33,7 +33,8 @@ def visible_gpus(text: str | None, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     chosen: list[Gpu] = []
     for entry in text.split(","):
         if text.startswith(("GPU-", "MIG-")):
-            gpu = _find_by_uuid(entry, text[:4], gpus)
+            matches = [gpu for gpu in gpus if _means(entry, gpu.uuid or "")]
+            gpu = matches[0] if entry.startswith(text[:4]) and len(matches) == 1 else None
         else:
             gpu = _find_by_ordinal(entry, gpus)
         if gpu is None:
@@ -57,11 +58,6 @@ def _means(entry: str, uuid: str) -> bool:
     """Whether an entry is a UUID or a prefix of it; case and text after the UUID do not matter."""
     entry, uuid = entry[:4] + entry[4:].lower(), uuid[:4] + uuid[4:].lower()
     return bool(uuid) and (uuid.startswith(entry) or entry.startswith(uuid))
-
-
-def _find_by_uuid(entry: str, kind: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    matches = [gpu for gpu in gpus if _means(entry, gpu.uuid or "")]
-    return matches[0] if entry.startswith(kind) and len(matches) == 1 else None
 
 
 def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
@@ -169,18 +165,6 @@ def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None)
         )
     if ended is not None:
         machine = machine.with_notes(f"`{VARIABLE}={_shown(visible)}`: {ended}")
-    _refuse_mixture(chosen)
-    by_default = visible is None and asked is None
-    picked = pick_gpus(machine, chosen)
-    return _note_slices(picked, machine) if by_default else picked
-
-
-def _shown(text: str | None) -> str:
-    """A value of the environment in one line."""
-    return "".join(c if c.isprintable() else "?" for c in text or "")
-
-
-def _refuse_mixture(chosen: Sequence[Gpu]) -> None:
     slices = [gpu.label for gpu in chosen if gpu.mig_slice is not None]
     if slices and len(slices) < len(chosen):
         raise UsageError(
@@ -190,6 +174,14 @@ def _refuse_mixture(chosen: Sequence[Gpu]) -> None:
             ),
             "choose whole GPUs, or a single slice",
         )
+    by_default = visible is None and asked is None
+    picked = pick_gpus(machine, chosen)
+    return _note_slices(picked, machine) if by_default else picked
+
+
+def _shown(text: str | None) -> str:
+    """A value of the environment in one line."""
+    return "".join(c if c.isprintable() else "?" for c in text or "")
 
 
 def _note_slices(picked: Machine, whole: Machine) -> Machine:

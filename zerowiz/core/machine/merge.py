@@ -166,7 +166,12 @@ def merge_nodes(
             f"none of {len(failures)} nodes answered",
             *(f"`{failure.host}`: {failure.why}" for failure in failures[:_MOST_REASONS]),
         )
-    _refuse_two_accelerators(nodes)
+    hosts = {machine.accelerator: host for host, machine in nodes.items()}
+    if len(hosts) > 1:
+        raise UsageError(
+            f"`{hosts[Accelerator.CPU]}` runs on the CPU, `{hosts[Accelerator.CUDA]}` on GPUs",
+            "choose one with `$accelerator`, or remove the other node from the hostfile",
+        )
     return Fleet(
         machine=_merge_machines(list(nodes.values())),
         short=tuple(_find_short(nodes, slots or {})),
@@ -194,15 +199,6 @@ def _shared_notes(machines: Sequence[Machine]) -> tuple[str, ...]:
     """The notes that every node has, in the order of the first node."""
     others = [set(machine.notes) for machine in machines[1:]]
     return tuple(note for note in machines[0].notes if all(note in other for other in others))
-
-
-def _refuse_two_accelerators(nodes: Mapping[str, Machine]) -> None:
-    hosts = {machine.accelerator: host for host, machine in nodes.items()}
-    if len(hosts) > 1:
-        raise UsageError(
-            f"`{hosts[Accelerator.CPU]}` runs on the CPU, `{hosts[Accelerator.CUDA]}` on GPUs",
-            "choose one with `$accelerator`, or remove the other node from the hostfile",
-        )
 
 
 def _shared(values: Iterable[_MergeValue], otherwise: _MergeValue) -> _MergeValue:

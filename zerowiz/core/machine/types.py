@@ -298,7 +298,9 @@ def join_pairs(
     links = _count_ring_links(ranked, nvlinks or {})
     if links:
         link_class = LinkClass.NVLINK_ALL if weakest.nvlinks else LinkClass.NVLINK_RING
-        rate = _link_bytes_per_s(ranked)
+        # The rate of the slowest NVLink; unknown where that of any is.
+        wired = [(link.bytes_per_s, link.nvlinks) for link in ranked if link.nvlinks]
+        rate = least([None if rate is None else rate // count for rate, count in wired])
         bytes_per_s = None if rate is None else links * rate
     elif unknown := [link for link in ranked if link.nvlinks is None]:
         return Interconnect(link_class=LinkClass.UNKNOWN, weakest_pair=unknown[0].pair)
@@ -306,12 +308,6 @@ def join_pairs(
         link_class = LinkClass.NVLINK_PARTIAL if strongest.nvlinks else LinkClass.PCIE
         bytes_per_s = weakest.bytes_per_s
     return Interconnect(link_class=link_class, bytes_per_s=bytes_per_s, weakest_pair=weakest.pair)
-
-
-def _link_bytes_per_s(pairs: Iterable[PairLink]) -> int | None:
-    """The rate of the slowest NVLink; unknown where that of any is."""
-    wired = [(link.bytes_per_s, link.nvlinks) for link in pairs if link.nvlinks]
-    return least([None if rate is None else rate // count for rate, count in wired])
 
 
 _Hop = tuple[int, int]

@@ -167,12 +167,6 @@ def _whole(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
     )
 
 
-def _one_value(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
-    """A reward is one value a token: backward makes the gradient of the last hidden states."""
-    hidden_bytes = workload.precision.size_bytes * a.hidden_size * tokens
-    return LossBytes(kept_bytes=0, kept_formula="", forward_bytes=0, backward_bytes=hidden_bytes)
-
-
 def has_fused_head(workload: Workload) -> bool:
     """Whether TRL's head makes log-probabilities without all logits."""
     by_token = workload.trainer.row.head is Head.LOG_PROBABILITIES
@@ -195,7 +189,11 @@ def loss_pass_bytes(architecture: Architecture, workload: Workload, tokens: int)
 def loss_bytes(architecture: Architecture, workload: Workload, tokens: int) -> LossBytes:
     """What head and loss hold for this many tokens."""
     if workload.trainer.row.head is Head.VALUE:
-        return _one_value(architecture, workload, tokens)
+        # A reward is one value a token: backward makes the gradient of the last hidden states.
+        hidden_bytes = workload.precision.size_bytes * architecture.hidden_size * tokens
+        return LossBytes(
+            kept_bytes=0, kept_formula="", forward_bytes=0, backward_bytes=hidden_bytes
+        )
     if workload.trainer.row.head is Head.LOG_PROBABILITIES:
         scores = _fused if has_fused_head(workload) else _whole
         return scores(architecture, workload, tokens)

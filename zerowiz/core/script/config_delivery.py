@@ -7,7 +7,7 @@ from typing import NoReturn
 from msgspec import Struct, field
 
 from zerowiz.core import shell
-from zerowiz.core.script.arguments import Given, Option, Takes, left_over, read_words
+from zerowiz.core.script.arguments import Option, Takes, left_over, read_words
 from zerowiz.core.script.bindings import Words, read_said
 from zerowiz.core.script.facts import WAYS, Convention, Obstacle, ScriptFacts, split_config_via
 from zerowiz.core.script.settings import AddedWords
@@ -363,10 +363,6 @@ def _by_flag(run: _Run, flag: str) -> Delivery:
         return Delivery(script_args=run.append(*(("=".join(words),) if joined else words)))
     if isinstance(given.value, str) and run.names(given.value):
         return Delivery(script_args=run.script_args)
-    raise _two_configs(run, given)
-
-
-def _two_configs(run: _Run, given: Given) -> UsageError:
     path, hints = run.facts.path, []
     if isinstance(given.value, str):
         hints.append(
@@ -376,7 +372,7 @@ def _two_configs(run: _Run, given: Given) -> UsageError:
         f"remove `{given.words}`{' ' + given.where if given.in_file else ''} to use "
         f"`{run.config_path}`"
     )
-    return UsageError(
+    raise UsageError(
         f"{path} would get two configs: `{given.words}` {given.where}, and `{run.config_path}`",
         *hints,
     )

@@ -190,13 +190,6 @@ class Stepping(NamedTuple):
     """Seconds that its gradients go to the host and come back, if nothing else ran."""
 
 
-def _stepped_bytes(r: RankSizes) -> int:
-    """That the step reads and writes of one parameter: its states, its gradient, its weight."""
-    states = 2 * (r.master_bytes + r.state_bytes)
-    lists = _FOREACH_BYTES if r.stepping_bytes else 0
-    return states + _GRADIENT_PASSES * FP32_BYTES + 2 * r.weight_bytes + lists
-
-
 def step_optimizer(
     r: RankSizes, machine: Machine, rates: GpuRates, tensors: int, costs: Costs
 ) -> Stepping:
@@ -215,7 +208,10 @@ def step_optimizer(
     # and 2 too wait for the norm of each (complete_grad_norm_calculation_for_cpu_offload).
     apart = 0 if r.strategy.cuts_shares and not r.offloaded else tensors
     launched = costs.fixed_seconds + costs.step_seconds * apart
-    moved_bytes = params * _stepped_bytes(r)
+    # The step reads and writes of each parameter its states, its gradient and its weight.
+    states = 2 * (r.master_bytes + r.state_bytes)
+    lists = _FOREACH_BYTES if r.stepping_bytes else 0
+    moved_bytes = params * (states + _GRADIENT_PASSES * FP32_BYTES + 2 * r.weight_bytes + lists)
     if not r.offloaded:
         moved = moved_bytes / memory_rate_on(costs, rates)
         return Stepping(seconds={TermKind.OPTIMIZER: moved + launched})
@@ -596,11 +592,6 @@ _CALIBRATED = 0.5
 _BY_HOST = frozenset({TermKind.HOST, TermKind.HOOKS})
 
 
-def _launched_share(terms: Sequence[Term]) -> float:
-    waited = sum(term.exposed_seconds for term in terms if term.kind in _BY_HOST)
-    return waited / sum(term.exposed_seconds for term in terms)
-
-
 def doubt_fraction(
     model: Model,
     r: RankSizes,
@@ -613,6 +604,7 @@ def doubt_fraction(
 ) -> float:
     """By which fraction a step may be longer, and as many times shorter; each doubt adds to it."""
     guessed = model.source in {ModelSource.SIZE, ModelSource.GUESS, ModelSource.TRACE}
+    waited = sum(term.exposed_seconds for term in terms if term.kind in _BY_HOST)
     doubts = (
         (_PLAIN, True),
         (_STAGE_3, r.strategy.shards_weights),
@@ -620,7 +612,10 @@ def doubt_fraction(
         (_ADAPTERS, r.workload.method is not Method.FULL),
         (_NEW_GPU, machine.gpus[0].name not in _MEASURED_GPUS),
         (_UNKNOWN_CORES, r.offloaded and machine.host.cores is None),
-        (_LAUNCHED * _launched_share(terms), machine.host.python_call_seconds is None),
+        (
+            _LAUNCHED * waited / sum(term.exposed_seconds for term in terms),
+            machine.host.python_call_seconds is None,
+        ),
         (_UNKNOWN_LINK, is_assumed(machine, rates)),
         (_MANY_GPUS, machine.world_size > _SEEN_GPUS),
         (_NODES, machine.nodes > 1),
