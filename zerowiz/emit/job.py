@@ -134,9 +134,14 @@ class SupervisedJob:
             )
             # Before the files are read: a rank that ends of a signal has not failed by itself.
             self.receive()
-            is_gone = self.launcher_is_gone()
+            # It is not reaped, so no other process gets its pid.
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            is_gone = os.waitid(os.P_PID, self.launcher.pid, options) is not None
             self.read_folder()
-            self.signal_late_ranks()
+            # Those that started only after the signal to end had come.
+            if self.stopped_by is not None:
+                for rank in self.ranks_here() - self.asked_to_end:
+                    self.signal(rank, self.stopped_by)
             self.note_stopped()
             if is_gone and not self.ranks_here():
                 return
@@ -179,12 +184,6 @@ class SupervisedJob:
         """Signal a rank of this host itself, and never its launcher."""
         send(self.folder.ranks[rank].process, number)
         self.asked_to_end |= {rank} if number in ENDING_SIGNALS else set()
-
-    def signal_late_ranks(self) -> None:
-        """Signal the ranks that started only after the signal to end had come."""
-        if self.stopped_by is not None:
-            for rank in self.ranks_here() - self.asked_to_end:
-                self.signal(rank, self.stopped_by)
 
     def note_stopped(self) -> None:
         """Say, once, which process of the job has stood still for a while; the others wait."""
@@ -230,11 +229,6 @@ class SupervisedJob:
         for number, rank in self.folder.ranks.items():
             if rank.pid_namespace == here and not rank.runs_in(here):
                 self.gone_at.setdefault(number, time.time())
-
-    def launcher_is_gone(self) -> bool:
-        """Whether the launcher has ended; it is not reaped, so no other process gets its pid."""
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.launcher.pid, options) is not None
 
     def end(self) -> None:
         """End every process of the job on this host."""

@@ -234,19 +234,16 @@ class Connections:
         now = time.monotonic()
         if self._ranks_of and now >= self._poll_at:
             self._poll_at = now + _CONNECTIONS_POLL_S
-            self._poll(now)
+            for pid in read_children(self._launcher):
+                if Path(_words(pid)[0]).name.startswith("pdsh"):
+                    gone = self._ranks_of.keys() - _connected(pid, self._ranks_of)
+                    self._gone_since = {host: self._gone_since.get(host, now) for host in gone}
         left = {host: self._ranks_of[host] - set(ended) for host in self._gone_since}
         return {
             host: ranks
             for host, ranks in left.items()
             if ranks and now - self._gone_since[host] >= _SETTLE_S
         }
-
-    def _poll(self, now: float) -> None:
-        for pid in read_children(self._launcher):
-            if Path(_words(pid)[0]).name.startswith("pdsh"):
-                gone = self._ranks_of.keys() - _connected(pid, self._ranks_of)
-                self._gone_since = {host: self._gone_since.get(host, now) for host in gone}
 
 
 def _connected(pid: int, hosts: Collection[str]) -> set[str]:

@@ -426,21 +426,16 @@ def _read_bytes(path: Path, *hints: str, otherwise: Sequence[str] = ()) -> bytes
     try:
         return read_beginning(path, LARGEST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
-        near = _near_names(path) or otherwise
+        try:
+            siblings = sorted(child.name for child in path.parent.iterdir() if child.is_file())
+        except OSError:
+            siblings = []
+        names = difflib.get_close_matches(path.name, siblings, n=2)
+        near = did_you_mean(path.parent / name for name in names) or otherwise
         raise UsageError(f"config `{path}` does not exist", *hints, *near) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"config `{path}` cannot be read: {reason}", *hints) from None
-
-
-def _near_names(path: Path) -> tuple[str, ...]:
-    """Hints that name files of a file's folder with a similar name."""
-    try:
-        siblings = sorted(child.name for child in path.parent.iterdir() if child.is_file())
-    except OSError:
-        siblings = []
-    names = difflib.get_close_matches(path.name, siblings, n=2)
-    return did_you_mean(path.parent / name for name in names)
 
 
 def decode_config(path: str, data: bytes) -> ConfigText:

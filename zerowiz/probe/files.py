@@ -300,7 +300,9 @@ def read_explanation(code: str) -> str:
         >>> read_explanation("zw101").splitlines()[0]
         'ZW101'
     """
-    page = _read_page()
+    inside = _DATA / "errors.md"
+    beside = _PACKAGE / ".." / "docs" / "reference" / "errors.md"
+    page = (inside if inside.is_file() else beside).read_text(encoding="utf-8")
     if code.lower() == ALL:
         rows = re.findall(_ROW, page)
         return "".join(
@@ -323,23 +325,10 @@ def read_explanation(code: str) -> str:
     return f"{title}\n\n{re.sub(_MARKS, '', text).strip()}\n"
 
 
-def _read_page() -> str:
-    """Of the installed package, or beside it in a checkout."""
-    inside = _DATA / "errors.md"
-    page = inside if inside.is_file() else _PACKAGE / ".." / "docs" / "reference" / "errors.md"
-    return page.read_text(encoding="utf-8")
-
-
 # Read the scripts that a person can start from.
 
 # What each script needs beside it.
 _SHARED = ("portable_checkpoint", MODEL_FOLDER, "corpus.txt")
-
-
-def find_templates() -> Path:
-    """The folder of the templates: in the installed package, or beside it in a checkout."""
-    inside = _PACKAGE / "templates"
-    return inside if inside.is_dir() else _PACKAGE / ".." / "templates"
 
 
 def read_template(script: str, folder: Path = Path()) -> "tuple[PlannedFile, ...]":
@@ -349,7 +338,8 @@ def read_template(script: str, folder: Path = Path()) -> "tuple[PlannedFile, ...
         script: Its name; it is the last of the files.
         folder: Where they are to lie.
     """
-    templates = find_templates()
+    inside = _PACKAGE / "templates"
+    templates = inside if inside.is_dir() else _PACKAGE / ".." / "templates"
     names = (*_SHARED, script)
     return tuple(
         file for name in names for file in _read(templates.joinpath(name), str(folder / name))

@@ -134,7 +134,16 @@ def read_node_rank(environ: Mapping[str, str]) -> NodeRank | None:
         UsageError: zerowiz runs more than once on a node, or on one of several nodes only, or the
             variables contradict each other.
     """
-    _refuse_copies_of_torchrun(environ)
+    copies = parse_count(environ.get("LOCAL_WORLD_SIZE"))
+    if copies is not None and copies > 1:
+        raise UsageError(
+            (
+                f"a launcher started zerowiz {copies} times on this node; one zerowiz starts "
+                "all ranks of the node"
+            ),
+            "on one node, start it without the launcher: `zerowiz launch train.py`",
+            "on several nodes: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`",
+        )
     if "SLURM_JOB_ID" in environ:
         return _read_slurm(environ)
     ranks = (node_rank for row in _LAUNCHERS if (node_rank := _read_row(environ, row)))
@@ -168,9 +177,21 @@ def _read_slurm(environ: _Environ) -> NodeRank | None:
     step = environ.get("SLURM_STEP_ID", "")
     nodes = (parse_count(environ.get("SLURM_STEP_NUM_NODES")) or 1) if step else 1
     if step:
-        _refuse_tasks(environ, nodes)
+        tasks = re.sub(r"\(x\d+\)", "", environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+        if set(tasks.split(",")) != {"1"} or environ.get("SLURM_LOCALID", "0") != "0":
+            raise UsageError(
+                (
+                    "SLURM started zerowiz more than once on a node; one zerowiz starts all "
+                    "ranks of the node"
+                ),
+                f"start it once per node: `{_srun_line(nodes)}`",
+            )
     if nodes < job_nodes and nodes == 1:
-        raise _srun_is_missing(job_nodes, in_step=bool(step))
+        if step:
+            message = f"SLURM gave the job {job_nodes} nodes, but zerowiz runs on one of them only"
+        else:
+            message = f"SLURM gave the job {job_nodes} nodes, but zerowiz runs without `srun`"
+        raise UsageError(message, f"start one per node: `{_srun_line(job_nodes)}`", _ALONE)
     if nodes == 1:
         return None
     hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST", ""))
@@ -185,26 +206,6 @@ def _read_slurm(environ: _Environ) -> NodeRank | None:
         master_port=parse_count(environ.get("MASTER_PORT")),
         job_key=_key("slurm", *key),
     )
-
-
-def _refuse_tasks(environ: _Environ, nodes: int) -> None:
-    tasks = re.sub(r"\(x\d+\)", "", environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
-    if set(tasks.split(",")) != {"1"} or environ.get("SLURM_LOCALID", "0") != "0":
-        raise UsageError(
-            (
-                "SLURM started zerowiz more than once on a node; one zerowiz starts all "
-                "ranks of the node"
-            ),
-            f"start it once per node: `{_srun_line(nodes)}`",
-        )
-
-
-def _srun_is_missing(nodes: int, *, in_step: bool) -> UsageError:
-    if in_step:
-        message = f"SLURM gave the job {nodes} nodes, but zerowiz runs on one of them only"
-    else:
-        message = f"SLURM gave the job {nodes} nodes, but zerowiz runs without `srun`"
-    return UsageError(message, f"start one per node: `{_srun_line(nodes)}`", _ALONE)
 
 
 def _srun_line(nodes: int) -> str:
@@ -263,19 +264,6 @@ def _read_row(environ: _Environ, row: _Launcher) -> NodeRank | None:
             _first(environ, ("PET_MASTER_PORT", "MASTER_PORT")),
         ),
     )
-
-
-def _refuse_copies_of_torchrun(environ: _Environ) -> None:
-    copies = parse_count(environ.get("LOCAL_WORLD_SIZE"))
-    if copies is not None and copies > 1:
-        raise UsageError(
-            (
-                f"a launcher started zerowiz {copies} times on this node; one zerowiz starts "
-                "all ranks of the node"
-            ),
-            "on one node, start it without the launcher: `zerowiz launch train.py`",
-            "on several nodes: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`",
-        )
 
 
 def _rank(environ: _Environ, name: str) -> int:

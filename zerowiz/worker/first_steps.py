@@ -33,7 +33,10 @@ class FirstSteps:
 
     def _draw(self) -> None:
         while not self._is_over.wait(_TICK_S):
-            op = built_op()
+            named = os.environ.get(EXTENSIONS_VARIABLE)
+            root = Path(named) if named else Path.home() / ".cache" / "torch_extensions"
+            locks = [*root.glob(f"*/{LOCK_FILE}"), *root.glob(f"*/*/{LOCK_FILE}")]
+            op = locks[0].parent.name if locks else None
             what = self.waits_for if op is None else f"compiling {op}"
             minutes, seconds = divmod(round(time.monotonic() - self._began_s), 60)
             write(f"zerowiz: {what} {minutes}:{seconds:02}\r")
@@ -48,14 +51,6 @@ class FirstSteps:
         time_planned = f" (planned {self._seconds:.3g})" if self._seconds else ""
         peaks = f"{peak_bytes / 2**30:.1f} GiB (planned {self._peak / 2**30:.1f})"
         write(f"zerowiz: step {step} took {seconds:.3g} s{time_planned}, peak {peaks}\n")
-
-
-def built_op() -> str | None:
-    """The op that torch builds now; None where it builds none."""
-    named = os.environ.get(EXTENSIONS_VARIABLE)
-    root = Path(named) if named else Path.home() / ".cache" / "torch_extensions"
-    locks = [*root.glob(f"*/{LOCK_FILE}"), *root.glob(f"*/*/{LOCK_FILE}")]
-    return locks[0].parent.name if locks else None
 
 
 def write(text: str) -> None:

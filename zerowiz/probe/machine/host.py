@@ -191,12 +191,6 @@ def parse_limit(text: str) -> int | None:
     return None if size_bytes is None or size_bytes >= _V1_UNLIMITED_BYTES else size_bytes
 
 
-def parse_stat(text: str, key: str) -> int:
-    """One number of memory.stat; 0 where the key is missing."""
-    match = re.search(rf"^{key} (\d+)$", text, re.MULTILINE)
-    return int(match[1]) if match else 0
-
-
 def parse_quota(text: str) -> int | None:
     """The whole cores in `QUOTA PERIOD`, at least one; `None` where there is no quota.
 
@@ -251,7 +245,8 @@ def _read_cgroup_limits(files: Files, paths: dict[str, str]) -> list[tuple[int, 
             if limit_bytes is not None:
                 used_bytes = _parse_size(_read(files, f"{folder}/{cgroup.usage}")) or 0
                 stat = _read(files, f"{folder}/memory.stat")
-                kept_bytes = max(0, used_bytes - parse_stat(stat, cgroup.reclaimable))
+                match = re.search(rf"^{cgroup.reclaimable} (\d+)$", stat, re.MULTILINE)
+                kept_bytes = max(0, used_bytes - (int(match[1]) if match else 0))
                 limits.append((max(0, limit_bytes - kept_bytes), cgroup.name))
     return limits
 

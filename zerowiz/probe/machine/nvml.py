@@ -92,16 +92,6 @@ def list_devices(
     return tuple(usable), tuple(left_out)
 
 
-def find_gone(session: Session, devices: Sequence[Device]) -> tuple[LeftOutGpu, ...]:
-    """The GPUs that are gone since they were listed."""
-    answers = [(device.gpu.index, _read_memory(session, device.handle)) for device in devices]
-    return tuple(
-        LeftOutGpu(index=index, why=_explain(answer))
-        for index, answer in answers
-        if isinstance(answer, Unavailable) and answer.code in GONE
-    )
-
-
 def _lacks_memory(gpu: Gpu, *, others_report: bool) -> bool:
     """Whether a GPU does not report the memory that it must have of its own.
 
@@ -224,12 +214,6 @@ _MOST_LINKS = 36
 _BYTES_PER_MB = 1_000_000
 
 
-def read_ports(session: Session, devices: Sequence[Device]) -> tuple[Ports, ...]:
-    """The NVLinks of each GPU, with the device at the other end."""
-    peers = frozenset(device.gpu.bus_id for device in devices)
-    return tuple(_read_device_ports(session, device, peers) for device in devices)
-
-
 def _read_device_ports(session: Session, device: Device, peers: frozenset[str | None]) -> Ports:
     """The NVLinks of one GPU; in MIG mode it has none that a job can use."""
     nvlinks: tuple[NvLink, ...] | None = ()
@@ -290,17 +274,6 @@ def _read_link_state(session: Session, handle: object, link: int) -> bool | Unav
     return state == 1
 
 
-def read_links(
-    session: Session, devices: Sequence[Device], ports: Sequence[Ports]
-) -> tuple[PairLink, ...]:
-    """The link of every pair of GPUs."""
-    plugged = zip(devices, ports, strict=True)
-    return tuple(
-        link_pair(plug, other_plug, _ask_pair(session, device.handle, peer.handle))
-        for (device, plug), (peer, other_plug) in combinations(plugged, 2)
-    )
-
-
 def _ask_pair(session: Session, handle: object, peer: object) -> PairAnswers:
     nvlink = session.maybe(nvml_calls.p2p_status, handle, peer, nvml_calls.P2P_NVLINK)
     level = session.maybe(nvml_calls.common_ancestor, handle, peer)
@@ -353,9 +326,19 @@ def _read(world: World, announce: Announce) -> GpuReading:
         if isinstance(count, Unavailable):
             raise DriverFailedError(f"the GPUs cannot be counted: `{count.name}`", *HINTS)
         devices, left_out = list_devices(session, world.files, count)
-        ports = read_ports(session, devices)
-        links = read_links(session, devices, ports)
-        gone = find_gone(session, devices)
+        peers = frozenset(device.gpu.bus_id for device in devices)
+        ports = tuple(_read_device_ports(session, device, peers) for device in devices)
+        plugged = zip(devices, ports, strict=True)
+        links = tuple(
+            link_pair(plug, other_plug, _ask_pair(session, device.handle, peer.handle))
+            for (device, plug), (peer, other_plug) in combinations(plugged, 2)
+        )
+        answers = [(device.gpu.index, _read_memory(session, device.handle)) for device in devices]
+        gone = tuple(
+            LeftOutGpu(index=index, why=_explain(answer))
+            for index, answer in answers
+            if isinstance(answer, Unavailable) and answer.code in GONE
+        )
         indices = {gpu.index for gpu in gone}
         gpus = [gpu for pair in zip(devices, ports, strict=True) for gpu in _usable(*pair)]
         return GpuReading(

@@ -86,7 +86,13 @@ def scheduler_here(files: Files, environ: Mapping[str, str]) -> str | None:
     rows = [row for row in SCHEDULERS if row.node_variable]
     if any(row.node_variable in environ for row in rows):
         return None
-    folders = _list_program_folders(environ)
+    # A recording must not contain the path of the home folder.
+    home = environ.get("HOME", "").rstrip("/")
+    folders = [
+        folder.lstrip("/")
+        for folder in (part.rstrip("/") for part in environ.get("PATH", "").split(":"))
+        if folder.startswith("/") and not (home and f"{folder}/".startswith(f"{home}/"))
+    ]
     return next((row.name for row in rows if _is_here(files, environ, row, folders)), None)
 
 
@@ -94,17 +100,6 @@ def _is_here(files: Files, environ: _Environ, row: _Scheduler, folders: list[str
     if any(environ.get(name) for name in (*row.site_variables, *row.job_variables)):
         return True
     return any(files.real(f"{folder}/{row.client}") is not None for folder in folders)
-
-
-def _list_program_folders(environ: _Environ) -> list[str]:
-    """The folders of PATH outside of the home folder, whose path a recording must not contain."""
-    home = environ.get("HOME", "").rstrip("/")
-    folders = [part.rstrip("/") for part in environ.get("PATH", "").split(":")]
-    return [
-        folder.lstrip("/")
-        for folder in folders
-        if folder.startswith("/") and not (home and f"{folder}/".startswith(f"{home}/"))
-    ]
 
 
 def parse_count(text: str | None) -> int | None:
@@ -117,13 +112,6 @@ def parse_slurm(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation
     """A job of Slurm. Its variables come before those of the step, which may have less."""
     job_nodes = parse_count(environ.get("SLURM_JOB_NUM_NODES"))
     nodes = job_nodes or parse_count(environ.get("SLURM_NNODES"))
-    gpus = _count_slurm_gpus(environ, nodes)
-    return JobAllocation(
-        scheduler=name, nodes=nodes, gpus_per_node=gpus, memory_bytes=_slurm_memory(environ, gpus)
-    )
-
-
-def _count_slurm_gpus(environ: _Environ, nodes: int | None) -> int | None:
     tasks = parse_slurm_fewest(environ.get("SLURM_TASKS_PER_NODE", ""))
     total = parse_slurm_gpus(environ.get("SLURM_GPUS", ""))
     counts = (
@@ -133,7 +121,20 @@ def _count_slurm_gpus(environ: _Environ, nodes: int | None) -> int | None:
         _times(tasks, parse_slurm_gpus(environ.get("SLURM_GPUS_PER_TASK", ""))),
         _divide(total, nodes),
     )
-    return next((count for count in counts if count is not None), None)
+    gpus = next((count for count in counts if count is not None), None)
+    cores = parse_slurm_fewest(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    cores = cores or parse_count(environ.get("SLURM_CPUS_ON_NODE"))
+    sizes = (
+        parse_slurm_size(environ.get("SLURM_MEM_PER_NODE", "")),
+        _times(parse_slurm_size(environ.get("SLURM_MEM_PER_CPU", "")), cores),
+        _times(parse_slurm_size(environ.get("SLURM_MEM_PER_GPU", "")), gpus),
+    )
+    return JobAllocation(
+        scheduler=name,
+        nodes=nodes,
+        gpus_per_node=gpus,
+        memory_bytes=next((size for size in sizes if size is not None), None),
+    )
 
 
 def parse_slurm_gpus(text: str) -> int | None:
@@ -154,18 +155,6 @@ def parse_slurm_size(text: str) -> int | None:
     """The bytes in `515000`, which are megabytes, or `64G`; `None` for 0, the whole node."""
     match = _SLURM_SIZE.fullmatch(text.strip())
     return int(match[1]) * _SLURM_UNITS[match[2].upper()] or None if match else None
-
-
-def _slurm_memory(environ: _Environ, gpus: int | None) -> int | None:
-    """The bytes that the job may use of a node; Slurm sets one of three variables."""
-    cores = parse_slurm_fewest(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    cores = cores or parse_count(environ.get("SLURM_CPUS_ON_NODE"))
-    sizes = (
-        parse_slurm_size(environ.get("SLURM_MEM_PER_NODE", "")),
-        _times(parse_slurm_size(environ.get("SLURM_MEM_PER_CPU", "")), cores),
-        _times(parse_slurm_size(environ.get("SLURM_MEM_PER_GPU", "")), gpus),
-    )
-    return next((size for size in sizes if size is not None), None)
 
 
 def parse_hosts(name: str, _environ: _Environ, hosts: str = "") -> JobAllocation:

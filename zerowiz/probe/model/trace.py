@@ -338,20 +338,6 @@ def build_model(content: Mapping[str, object], workload: Workload) -> Any:
         return model_class._from_config(config, dtype=dtype, attn_implementation=last)
 
 
-def checkpoint_blocks(model: Any, every_n_layers: int = 1) -> None:
-    """Recompute each such block in backward, as the Trainer's `gradient_checkpointing` does.
-
-    Raises:
-        UsageError: The model does not support it.
-    """
-    if not model.supports_gradient_checkpointing:
-        raise UsageError(f"`{type(model).__name__}` has no gradient checkpointing")
-    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-    named = {} if every_n_layers == 1 else {"every_n_layers": every_n_layers}
-    # The fake device has no state of random numbers.
-    enable({"use_reentrant": False, "preserve_rng_state": False}, **named)
-
-
 def _linear_layers(model: Any) -> Iterator[tuple[str, Any]]:
     """Those that peft adapts, by name: all but the head."""
     from torch.nn import Linear
@@ -803,7 +789,14 @@ def _trace(
 
     model = build_model(content, workload).train()
     if workload.gradient_checkpointing:
-        checkpoint_blocks(model, workload.every_n_layers)
+        if not model.supports_gradient_checkpointing:
+            raise UsageError(f"`{type(model).__name__}` has no gradient checkpointing")
+        enable = getattr(
+            model, "activation_checkpointing_enable", model.gradient_checkpointing_enable
+        )
+        named = {} if workload.every_n_layers == 1 else {"every_n_layers": workload.every_n_layers}
+        # The fake device has no state of random numbers.
+        enable({"use_reentrant": False, "preserve_rng_state": False}, **named)
     step = MicroStep()
     with FakeTensorMode(allow_non_fake_inputs=True):
         move_to_fake_cpu(model)

@@ -78,6 +78,7 @@ def argparse_options(call: FunctionCall) -> tuple[Option, ...]:
         reads = Reads.WORDS if reads is Reads.STR else Reads.UNSEEN
         default = _default_words(call.keyword("default"), call.scope)
     longest = next((flag for flag in flags if flag.startswith("--")), flags[0])
+    needed = call.keyword("required")
     option = Option(
         flags=flags,
         dest=dest if isinstance(dest, str) else longest.lstrip("-").replace("-", "_"),
@@ -85,15 +86,10 @@ def argparse_options(call: FunctionCall) -> tuple[Option, ...]:
         takes=_takes(call),
         reads=reads,
         const=const,
-        required=_is_required(call),
+        required=isinstance(needed, ast.Constant) and needed.value is True and not call.tests,
         line=call.line,
     )
     return _with_switches(option, call)
-
-
-def _is_required(call: FunctionCall) -> bool:
-    needed = call.keyword("required")
-    return isinstance(needed, ast.Constant) and needed.value is True and not call.tests
 
 
 def _action(call: FunctionCall) -> str:
@@ -390,7 +386,17 @@ def command_line(source: Source) -> CommandLine:
         call.method in PARSE_CALLS and not parses_literal(call) for call in source.calls
     )
     suffixes = [suffix for call in source.calls for suffix in _FILE_READERS.get(call.method, ())]
-    shows_options = _shows_options(source)
+    # Whether every option of the parsers that read the command line stands in the script.
+    shows_options = (
+        all(
+            isinstance(call.node.func, ast.Attribute)
+            and _is_parser(source, call.node.func.value, call.scope)
+            for call in _parse_calls(source)
+        )
+        and all(_fires_strictly(source, call) for call in source.calls_to("fire", "Fire"))
+        and all(map(_shows_flags, source.by_method.get("add_argument", ())))
+        and not any(_is_handed_over(source, call) for call in source.calls)
+    )
     parser = ScriptParser(
         options=(*_added(source), *fields, *fired) if reads_words else (),
         abbreviates=not fired
@@ -458,20 +464,6 @@ def _takes_others(call: FunctionCall) -> bool:
     rest = nargs is not None and (last_name(nargs) or literal(nargs, call.scope))
     return rest in {"REMAINDER", "PARSER", "...", "A..."} or (
         call.method == "add_parser" and call.keyword("parents", "prefix_chars") is not None
-    )
-
-
-def _shows_options(source: Source) -> bool:
-    """Whether every option of the parsers that read the command line stands in the script."""
-    return (
-        all(
-            isinstance(call.node.func, ast.Attribute)
-            and _is_parser(source, call.node.func.value, call.scope)
-            for call in _parse_calls(source)
-        )
-        and all(_fires_strictly(source, call) for call in source.calls_to("fire", "Fire"))
-        and all(map(_shows_flags, source.by_method.get("add_argument", ())))
-        and not any(_is_handed_over(source, call) for call in source.calls)
     )
 
 

@@ -4,7 +4,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,16 +48,6 @@ CONFIG_POSITIONS = {"config": 10, "config_params": 12}
 _REPLACING = {"optimizer": 2, "lr_scheduler": 5}
 
 _BUILT = frozenset({Obstacle.BUILT, Obstacle.BUILT_HF, Obstacle.BUILT_ACCELERATE})
-
-
-def passed_by(engines: Iterable[FunctionCall]) -> frozenset[str]:
-    """What calls of `initialize` pass that replaces a section of the config."""
-    return frozenset(
-        name
-        for engine in engines
-        for name, position in _REPLACING.items()
-        if engine.argument(name, position) is not None
-    )
 
 
 # Find the libraries that a script needs and lacks, and the files that shadow its libraries.
@@ -190,7 +180,12 @@ def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
         convention=Convention.ADD_CONFIG_ARGUMENTS,
         integration=Integration.DEEPSPEED,
         config_line=calls[0].line,
-        passed=passed_by(calls),
+        passed=frozenset(
+            name
+            for engine in calls
+            for name, position in _REPLACING.items()
+            if engine.argument(name, position) is not None
+        ),
     )
     configs = [
         (expr, call)

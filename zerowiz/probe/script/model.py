@@ -414,9 +414,18 @@ _KNOWN |= HF_LIBRARIES
 def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the adapters of a script that can train any."""
     source = read.source
+    # A config of peft may come from another module of it, too.
+    origins = (*source.imports.values(), *source.stars)
+    names = {origin.rpartition(".")[2] for origin in origins}
+    libraries = {origin.split(".")[0] for origin in origins}
     facts = replace(
         facts,
-        trains_adapters=_trains_adapters(source)
+        trains_adapters=(
+            "get_peft_config" in names
+            or "get_reft_model" in source.by_method
+            or not libraries.isdisjoint({"peft", "unsloth"})
+            or any(unless_none(call.keyword("peft_config")) for call in source.calls)
+        )
         # What adds them may be a module that is found at run time alone.
         or any(_LORA.search(option.dest) for option in read.line.parser.options),
         builds_elsewhere=any(_builds_elsewhere(source, call) for call in source.calls),
@@ -475,22 +484,6 @@ def _by_model_config(read: Reader, name: str) -> ValueSource:
 
 
 _LORA = re.compile(r"(?<![a-z])q?lora(?![a-z])")
-
-
-def _trains_adapters(source: Source) -> bool:
-    """Whether the script imports peft, or TRL's function that builds a config of peft.
-
-    A config of peft may come from another module of it, too.
-    """
-    origins = (*source.imports.values(), *source.stars)
-    names = {origin.rpartition(".")[2] for origin in origins}
-    libraries = {origin.split(".")[0] for origin in origins}
-    return (
-        "get_peft_config" in names
-        or "get_reft_model" in source.by_method
-        or not libraries.isdisjoint({"peft", "unsloth"})
-        or any(unless_none(call.keyword("peft_config")) for call in source.calls)
-    )
 
 
 class _Use(Struct, frozen=True, kw_only=True):

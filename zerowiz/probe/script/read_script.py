@@ -177,8 +177,22 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
             *did_you_mean(path / name for name in scripts[:3]),
         )
     if path.exists():
-        _refuse_notebook(path)
-        _refuse_config(path)
+        # With its pictures it may be too large to read.
+        if path.suffix == ".ipynb":
+            raise ZerowizError(
+                f"`{path}` is a notebook, not a script",
+                (
+                    f"convert it to `{path.with_suffix('.py')}`: `jupyter nbconvert --to script "
+                    f"{shell.quote(path)}`"
+                ),
+            )
+        # `{"a": 1}` could also be read as Python.
+        if path.suffix == ".json":
+            raise ZerowizError(
+                f"`{path}` is a JSON file, not a script",
+                _as_config(path),
+                f"to find mistakes in one: `zerowiz check {shell.quote(path)}`",
+            )
     try:
         data = read_named(path, LONGEST_SCRIPT_BYTES)
     except FileNotFoundError:
@@ -190,31 +204,9 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
     return parse_script(text, str(path), import_folder, read_trl_release())
 
 
-def _refuse_notebook(path: Path) -> None:
-    """Say of a notebook how its training is launched; with its pictures it may be large."""
-    if path.suffix == ".ipynb":
-        raise ZerowizError(
-            f"`{path}` is a notebook, not a script",
-            (
-                f"convert it to `{path.with_suffix('.py')}`: `jupyter nbconvert --to script "
-                f"{shell.quote(path)}`"
-            ),
-        )
-
-
 def _as_config(path: object) -> str:
     """How a file is named that is a config."""
     return f"a DeepSpeed config has an option: `$config {shell.quote(path)}`"
-
-
-def _refuse_config(path: Path) -> None:
-    """Say of a config how it is passed; `{"a": 1}` could also be read as Python."""
-    if path.suffix == ".json":
-        raise ZerowizError(
-            f"`{path}` is a JSON file, not a script",
-            _as_config(path),
-            f"to find mistakes in one: `zerowiz check {shell.quote(path)}`",
-        )
 
 
 # A shell script by its name, or by its first line.

@@ -266,7 +266,9 @@ def _built_field(read: Reader, built: Built, name: str) -> ValueSource:
         return UNSEEN
     for spelling in spellings:
         if spelling in built.keywords:
-            return _bind_field(read, built, spelling)
+            expr = built.keywords[spelling]
+            condition = read.condition(expr, built.call, spelling)
+            return condition if condition.seen else read.bind(expr, built.call, spelling)
     if built.hidden:
         return ValueSource(line=built.call.line, code=f"{built.call.name}(**...)")
     return ValueSource(
@@ -275,13 +277,6 @@ def _built_field(read: Reader, built: Built, name: str) -> ValueSource:
         keyword=name,
         default_of=built.arguments.name,
     )
-
-
-def _bind_field(read: Reader, built: Built, name: str) -> ValueSource:
-    """What an argument depends on, also as a condition: `not args.x`, `args.x == "bf16"`."""
-    expr = built.keywords[name]
-    condition = read.condition(expr, built.call, name)
-    return condition if condition.seen else read.bind(expr, built.call, name)
 
 
 # deepspeed 0.19.8, runtime/engine.py: the engine's methods that return the config's values.
