@@ -32,7 +32,10 @@ def write_options(command: Any, context: Any, formatter: Any) -> None:  # noqa: 
         spelling, text = record
         if param.param_type_name == "argument":
             spelling, *_type = spelling.split(" <", 1)  # typer from 0.29 names its type, too
-        line = _tidy(spelling, text, default_of(param.name) if of_job else None)
+        default = default_of(param.name) if of_job else None
+        told = "" if default is None or "[default: " in text else f" [default: {default}]"
+        text = _BOUNDS.sub(lambda match: "]" if match[1] == "; " else "", text)
+        line = (_RANGE.sub(r"<\1>", spelling), f"{text.strip()}{told}")
         panels.setdefault(_heading(param, has_panels=has_panels), []).append(line)
     for panel in sorted(panels, key=_PANELS.index):
         with formatter.section(panel):
@@ -51,13 +54,6 @@ def _heading(param: Any, *, has_panels: bool) -> str:  # noqa: ANN401 - as above
     if not has_panels:
         return "Options"
     return _panel(param) or ("Other" if param.name == "help" else "Run")
-
-
-def _tidy(spelling: str, text: str, default: str | None) -> tuple[str, str]:
-    """A line of the page: no bounds, and the default of a setting, where it has one."""
-    told = "" if default is None or "[default: " in text else f" [default: {default}]"
-    text = _BOUNDS.sub(lambda match: "]" if match[1] == "; " else "", text)
-    return _RANGE.sub(r"<\1>", spelling), f"{text.strip()}{told}"
 
 
 def default_of(name: str) -> str | None:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.answers_file import ask_anew
-from zerowiz.app.decide import Plan
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import FileUse, Layers, Options, TakesScript, as_words
 from zerowiz.app.wizard import ask_init, plan_init
@@ -105,18 +104,6 @@ def _check_options(options: Options, *, launch: bool) -> None:
             )
 
 
-def _trainer_fields(plan: Plan) -> dict[str, object]:
-    """What the plan rests on, as TrainingArguments say it."""
-    step = plan.resolved.job.workload
-    named = ("micro_batch", "accumulation_steps", "gradient_checkpointing")
-    fields = {SETTINGS[name].trainer_fields[0]: getattr(step, name) for name in named}
-    if step.precision is not Precision.FP32:
-        fields[step.precision.value] = True
-    if LOSS_ROWS[step.loss].has_liger:
-        fields[SETTINGS["loss"].trainer_fields[0]] = True
-    return fields
-
-
 def _show_next(planned: InitPlan) -> None:
     """The command that goes on, the one that needs no wizard, and the machine that they run on."""
     options, machine = planned.plan.options, planned.plan.resolved.job.machine
@@ -131,7 +118,16 @@ def _show_next(planned: InitPlan) -> None:
     run = planned.plan.script
     if planned.script is None or run is None:
         words = ["zerowiz", "init", "--yes", *as_words(planned.plan.options), "--no-script"]
-        fields = {"deepspeed": planned.config_path, **_trainer_fields(planned.plan)}
+        step = planned.plan.resolved.job.workload
+        named = ("micro_batch", "accumulation_steps", "gradient_checkpointing")
+        fields = {
+            "deepspeed": planned.config_path,
+            **{SETTINGS[name].trainer_fields[0]: getattr(step, name) for name in named},
+        }
+        if step.precision is not Precision.FP32:
+            fields[step.precision.value] = True
+        if LOSS_ROWS[step.loss].has_liger:
+            fields[SETTINGS["loss"].trainer_fields[0]] = True
         show.config_alone(fields, words, sys.stdout)
         return
     job_file = next((f.path for f in planned.files if Path(f.path).name == JOB_FILE), None)

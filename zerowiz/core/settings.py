@@ -189,7 +189,14 @@ def _settle(values: Mapping[Origin, SettingValue], gives_way: GivesWay) -> Setti
     if script is not None and option is not None and option.value != script.value:
         raise script_against_option(script, option)
     if config is not None and script is not None and config.value != script.value:
-        raise _script_against_config(script, config, option)
+        drop = () if option is None else (_take_back(option),)
+        raise UsageError(
+            (
+                f"the script conflicts with `{config.source}`: {script.source} says "
+                f"{script.value}, the config {config.value}"
+            ),
+            "; ".join((script.change_to(config.value), *drop)),
+        )
     if config is not None and option is not None and config.value != option.value:
         words = as_typed(option.name, option.value)
         raise UsageError(
@@ -238,19 +245,6 @@ def not_planned(said: str, kind: str) -> UsageError:
     return UsageError(
         f"{said}: zerowiz does not plan {kind}",
         "start this job without zerowiz: a plan without that is for another job",
-    )
-
-
-def _script_against_config(
-    script: SettingValue, config: SettingValue, option: SettingValue | None
-) -> UsageError:
-    drop = () if option is None else (_take_back(option),)
-    return UsageError(
-        (
-            f"the script conflicts with `{config.source}`: {script.source} says "
-            f"{script.value}, the config {config.value}"
-        ),
-        "; ".join((script.change_to(config.value), *drop)),
     )
 
 

@@ -422,20 +422,16 @@ def remove_added(files: Sequence[PlannedFile]) -> tuple[str, ...]:
     """
     changed = []
     for file in files:
+        path = Path(file.path)
         with suppress(OSError):
-            if Path(file.path).read_bytes() == file.content:
-                _remove(Path(file.path))
+            if path.read_bytes() == file.content:
+                path.unlink()
+                # Its folder goes, too, if nothing else is in it.
+                if path.parent != Path():
+                    path.parent.rmdir()
             else:
                 changed.append(file.path)
     return tuple(changed)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, and its folder if nothing else is in it."""
-    with suppress(OSError):
-        path.unlink()
-        if path.parent != Path():
-            path.parent.rmdir()
 
 
 # Hold a file for as long as a job runs, so that no other job changes what it reads.

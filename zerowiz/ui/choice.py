@@ -222,7 +222,19 @@ def _why_taken(searched: Search, choice: Candidate) -> str:
         )
     fastest = searched.candidates[0]
     if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
-        return _why_fastest(searched, choice)
+        others = [candidate for candidate in searched.candidates if candidate != choice]
+        if not others:
+            return _("it is the only candidate that is certain to fit")
+        following = others[0]
+        before, step = choice.workload, following.workload
+        how = listing([_(following.strategy.words), *_changed(step, before)])
+        return _(
+            "it is the fastest of {count} candidates that fit; the next, {how}, takes {seconds} s"
+            " a step",
+            count=1 + len(others),
+            how=how,
+            seconds=seconds(following.seconds or 0),
+        )
     percent = 100 * (choice.seconds / fastest.seconds - 1)
     named = {
         "strategy": _(fastest.strategy.words),
@@ -273,23 +285,6 @@ def _why_not(fastest: Candidate, choice: Candidate, faster: str) -> str:
         faster=faster,
         less=less,
         percent=100 * ROOM_FRACTION,
-    )
-
-
-def _why_fastest(searched: Search, choice: Candidate) -> str:
-    """What the fastest was compared with."""
-    others = [candidate for candidate in searched.candidates if candidate != choice]
-    if not others:
-        return _("it is the only candidate that is certain to fit")
-    following = others[0]
-    before, step = choice.workload, following.workload
-    how = listing([_(following.strategy.words), *_changed(step, before)])
-    return _(
-        "it is the fastest of {count} candidates that fit; the next, {how}, takes {seconds} s"
-        " a step",
-        count=1 + len(others),
-        how=how,
-        seconds=seconds(following.seconds or 0),
     )
 
 

@@ -454,8 +454,16 @@ def next_command(
     _commands({label: words}, stream)
 
 
-def _commands(commands: Mapping[str, Sequence[str]], stream: TextIO) -> None:
-    """Commands that can be pasted, by what each is for; those without words are left out."""
+def _commands(
+    commands: Mapping[str, Sequence[str]], stream: TextIO, elsewhere: str | None = None
+) -> None:
+    """Commands that can be pasted, by what each is for; those without words are left out.
+
+    Args:
+        commands: Their words, by what each is for.
+        stream: Where they are shown.
+        elsewhere: The machine that they run on; None where it is this one.
+    """
     stream.writelines(
         fold_command(quote_words(words), stream, before=f"{label}: ") + "\n"
         for label, words in commands.items()
@@ -463,6 +471,8 @@ def _commands(commands: Mapping[str, Sequence[str]], stream: TextIO) -> None:
     )
     if any(hide_secrets(words) != tuple(words) for words in commands.values()):
         say(stream, _("zerowiz keeps no secrets: set the variables of these lines first"))
+    if elsewhere is not None:
+        say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
 
 
 def next_steps(
@@ -487,9 +497,7 @@ def next_steps(
         _("the same in a job script"): job_script,
         _("without zerowiz"): plain,
     }
-    _commands(commands, stream)
-    if elsewhere is not None:
-        say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
+    _commands(commands, stream, elsewhere)
 
 
 def submit(job_file: str, elsewhere: str | None, stream: TextIO) -> None:
@@ -544,6 +552,4 @@ def for_program(
     """
     say(stream, _("next: set in {path}", path=path), *(f"  {line}" for line in changes), hang=4)
     say(stream, _("then train: ") + shell.join(train), hang=cells(_("then train: ")))
-    _commands({_("the same in a job script"): again}, stream)
-    if elsewhere is not None:
-        say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
+    _commands({_("the same in a job script"): again}, stream, elsewhere)

@@ -311,20 +311,16 @@ def launcher_command(
     if run.node_launch is not None:
         return run.node_launch.launcher_command(run.folder, env)
     if run.hostfile is None:
-        return _on_this_host(machine, env, offloads=offloads)
+        if not offloads or machine.accelerator is not Accelerator.CUDA:
+            return LauncherCommand(options=launcher_options(machine), env=env)
+        # With cores of their own for ranks whose optimizer steps there, where that can be had.
+        binding = try_core_binding(os.environ, len(machine.gpus))
+        options = launcher_options(machine, binding.cores)
+        return LauncherCommand(options=options, env=env, notes=binding.notes)
     refuse_slices(machine)
 
     watched = watched_env(run.watch(number, machine.world_size)) if run.supervised else {}
     return hosts_command(run, run.hostfile, programs, env, watched)
-
-
-def _on_this_host(machine: Machine, env: Mapping[str, str], *, offloads: bool) -> LauncherCommand:
-    """With cores of their own for ranks whose optimizer steps there, where that can be had."""
-    if not offloads or machine.accelerator is not Accelerator.CUDA:
-        return LauncherCommand(options=launcher_options(machine), env=env)
-    binding = try_core_binding(os.environ, len(machine.gpus))
-    options = launcher_options(machine, binding.cores)
-    return LauncherCommand(options=options, env=env, notes=binding.notes)
 
 
 def make_launch_plan(

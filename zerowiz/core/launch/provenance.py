@@ -6,7 +6,7 @@ What has changed is a person's edit of the file, or the machine since an earlier
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -218,19 +218,17 @@ def difference(
         return N_("only its line endings differ (CRLF)")
     new = f"{new_path or path} (by zerowiz)"
     lines = difflib.unified_diff(before, after, path, new, lineterm="")
-    return tuple("".join(_escaped(part)) for line in lines for part in line.split("\n"))
+    return tuple(
+        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in part)
+        for line in lines
+        for part in line.split("\n")
+    )
 
 
 def _lines(text: str) -> list[str]:
     """The lines of a text; a last line without an end is marked as by `diff`."""
     *lines, last = text.replace("\r\n", "\n").split("\n")
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
-
-
-def _escaped(line: str) -> Iterator[str]:
-    """The characters of a line; those that are not printable are escaped."""
-    for character in line:
-        yield character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 # Compare the machine of an earlier plan with that of today, and say what becomes of the batch.

@@ -14,8 +14,6 @@ from zerowiz.core.workload import SWITCHED, Integration, Precision
 if TYPE_CHECKING:
     from zerowiz.core.script.settings import ScriptSettings
 
-# runtime/config.py, GRADIENT_CLIPPING_DEFAULT, since 0.19.3.
-_DEFAULT_CLIPPING = 1.0
 _ZENFLOW = f"{ZERO}.zenflow"
 _HPZ = f"{ZERO}.zero_hpz_partition_size"
 # runtime/data_pipeline/config.py, get_curriculum_learning and get_dynamic_batching.

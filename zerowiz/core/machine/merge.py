@@ -172,27 +172,23 @@ def merge_nodes(
             f"`{hosts[Accelerator.CPU]}` runs on the CPU, `{hosts[Accelerator.CUDA]}` on GPUs",
             "choose one with `$accelerator`, or remove the other node from the hostfile",
         )
+    shared = _shared_notes(list(nodes.values()))
+    own = (
+        NodeNote(host=host, note=note)
+        for host, machine in nodes.items()
+        for note in machine.notes
+        if note not in shared
+    )
     return Fleet(
         machine=_merge_machines(list(nodes.values())),
-        short=tuple(_find_short(nodes, slots or {})),
-        notes=(*_find_odd(nodes), *_own_notes(nodes)),
+        short=tuple(
+            ShortNode(host=host, gpus=len(machine.gpus), slots=slots[host])
+            for host, machine in nodes.items()
+            if slots and len(machine.gpus) < slots.get(host, 0)
+        ),
+        notes=(*_find_odd(nodes), *own),
         failures=failures,
     )
-
-
-def _find_short(nodes: Mapping[str, Machine], slots: Mapping[str, int]) -> Iterator[ShortNode]:
-    for host, machine in nodes.items():
-        wanted, count = slots.get(host, 0), len(machine.gpus)
-        if count < wanted:
-            yield ShortNode(host=host, gpus=count, slots=wanted)
-
-
-def _own_notes(nodes: Mapping[str, Machine]) -> Iterator[NodeNote]:
-    shared = _shared_notes(list(nodes.values()))
-    for host, machine in nodes.items():
-        for note in machine.notes:
-            if note not in shared:
-                yield NodeNote(host=host, note=note)
 
 
 def _shared_notes(machines: Sequence[Machine]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -532,7 +532,14 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
         system: Where the kernel lists cores.
     """
     numactl = shutil.which("numactl", path=environ.get("PATH", ""))
-    cores = sorted(_physical(os.sched_getaffinity(0), system))
+    allowed = os.sched_getaffinity(0)
+    threads = "topology/thread_siblings_list"
+    # Of cores that are threads of one, the first.
+    cores = sorted(
+        core
+        for core in allowed
+        if core == min(_read(system / f"cpu/cpu{core}/{threads}") & allowed, default=core)
+    )
     if numactl is None:
         why_not = "`numactl` is not installed"
     elif "KMP_AFFINITY" in environ:
@@ -545,14 +552,6 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
     else:
         return CoreBinding(cores=_listed(cores))
     return CoreBinding(cores=None, why_not=why_not)
-
-
-def _physical(allowed: Collection[int], system: Path) -> Iterator[int]:
-    """One core of those that are threads of one."""
-    for core in allowed:
-        threads = _read(system / f"cpu/cpu{core}/topology/thread_siblings_list")
-        if core == min(threads.intersection(allowed), default=core):
-            yield core
 
 
 def _read(path: Path) -> frozenset[int]:

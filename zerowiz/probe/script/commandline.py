@@ -89,7 +89,15 @@ def argparse_options(call: FunctionCall) -> tuple[Option, ...]:
         required=isinstance(needed, ast.Constant) and needed.value is True and not call.tests,
         line=call.line,
     )
-    return _with_switches(option, call)
+    if _action(call) == "BooleanOptionalAction":
+        off = tuple(f"--no-{flag[2:]}" for flag in option.flags if flag.startswith("--"))
+        return (
+            replace(option, takes=Takes.STORE_TRUE),
+            replace(option, takes=Takes.STORE_FALSE, flags=off),
+        )
+    if option.takes in SWITCHES and call.keyword("default") is None:
+        return (replace(option, default=not SWITCHES[option.takes]),)
+    return (option,)
 
 
 def _action(call: FunctionCall) -> str:
@@ -111,19 +119,6 @@ def _takes(call: FunctionCall) -> Takes:
             return Takes.PERHAPS
         case _:
             return Takes.WORDS
-
-
-def _with_switches(option: Option, call: FunctionCall) -> tuple[Option, ...]:
-    """The option with a switch's default, and the `--no-` option of BooleanOptionalAction."""
-    if _action(call) == "BooleanOptionalAction":
-        off = tuple(f"--no-{flag[2:]}" for flag in option.flags if flag.startswith("--"))
-        return (
-            replace(option, takes=Takes.STORE_TRUE),
-            replace(option, takes=Takes.STORE_FALSE, flags=off),
-        )
-    if option.takes in SWITCHES and call.keyword("default") is None:
-        return (replace(option, default=not SWITCHES[option.takes]),)
-    return (option,)
 
 
 def dataclass_options(name: str, node: ast.AnnAssign, scope: Scope) -> tuple[Option, ...]:
@@ -289,7 +284,12 @@ def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -
         fields |= base.fields
     for statement in node.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            name = _field_name(statement.target.id, fields)
+            same = (
+                field_name
+                for field_name, also in FIELD_ALIASES.items()
+                if statement.target.id in also and field_name in fields
+            )
+            name = next(same, statement.target.id)
             options = dataclass_options(name, statement, source.module)
             # A field without a default has that of a base which sets the same name.
             fields[name] = options if not node.bases else _optional(options)
@@ -304,16 +304,6 @@ def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -
 
 def _optional(options: tuple[Option, ...]) -> tuple[Option, ...]:
     return tuple(replace(option, required=False) for option in options)
-
-
-def _field_name(name: str, fields: Mapping[str, tuple[Option, ...]]) -> str:
-    """The inherited field that this name is an alias of, or the name itself."""
-    same = (
-        field_name
-        for field_name, also in FIELD_ALIASES.items()
-        if name in also and field_name in fields
-    )
-    return next(same, name)
 
 
 class Built(Struct, frozen=True, kw_only=True):

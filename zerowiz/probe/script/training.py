@@ -477,20 +477,16 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         known = by_calls and of_arguments.seen
         return replace(facts, checkpoints_too=agree(by_calls)) if known else facts
     if by_calls:
-        return _by_condition(facts, agree(by_calls))
+        condition = agree(by_calls)
+        if not condition.when and not condition.unless:
+            return facts.with_sources(gradient_checkpointing=condition)
+        off = ValueSource(value=False, line=condition.line, code=condition.code)
+        return replace(facts, checkpoints_too=condition).with_sources(gradient_checkpointing=off)
     return facts.with_sources(gradient_checkpointing=_nothing(read))
 
 
 # What a script says of it is not counted, as a word that says it is.
 _EVERY = re.compile(r"every_n_layers[\"']? *[:=]")
-
-
-def _by_condition(facts: ScriptFacts, condition: ValueSource) -> ScriptFacts:
-    """The facts of a script that turns it on under this condition alone."""
-    if not condition.when and not condition.unless:
-        return facts.with_sources(gradient_checkpointing=condition)
-    off = ValueSource(value=False, line=condition.line, code=condition.code)
-    return replace(facts, checkpoints_too=condition).with_sources(gradient_checkpointing=off)
 
 
 def _by_calls(read: Reader, of_arguments: ValueSource) -> Iterator[ValueSource]:
