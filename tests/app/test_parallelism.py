@@ -158,7 +158,7 @@ def test_check_plan_and_launch_refuse_sizes_that_no_ranks_have(
     (folder / "t.py").write_text(trainer())
     words = (*LONG, "--config", "c.yaml", "t.py", "--bf16", "--output_dir", "o")
     assert 6 == here("check", "c.yaml").code
-    for verb in (("plan",), ("launch", "--dry-run", "--yes")):
+    for verb in (("plan",), ("plan", "--stage", "3"), ("launch", "--dry-run", "--yes")):
         result = here(*verb, *words)
         assert (6, True) == (result.code, "c.yaml line " in result.stderr), result.stderr
 

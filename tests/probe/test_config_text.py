@@ -553,20 +553,13 @@ REFUSED = {
         "has `mixed_precision: fp8`, which zerowiz does not",
         "",
     ),
-    "a named config whose name has to be quoted": (
-        f"{HEAD}deepspeed_config: {{deepspeed_config_file: my z.json, zero_stage: 2}}\n",
-        "names `my z.json` and also sets `zero_stage`",
-        "or use `$config 'my z.json'`",
-    ),
 }
 
 
 @pytest.mark.parametrize(("text", "what", "hint"), REFUSED.values(), ids=REFUSED)
 def test_a_file_that_is_not_planned_with_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, what: str, hint: str
+    tmp_path: Path, text: str, what: str, hint: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("my z.json").write_text('{"zero_optimization": {"stage": 1}}')
     with pytest.raises(UsageError, match=re.escape(what)) as caught:
         read_config_file(write(tmp_path, text))
     assert hint in "\n".join(caught.value.hints)
@@ -592,8 +585,7 @@ def test_what_accelerate_refuses_beside_a_named_config_is_refused(
     Path("z.json").write_text('{"zero_optimization": {"stage": 1}}')
     text = f"deepspeed_config:\n  deepspeed_config_file: z.json\n  {key}\n"
     path = write(tmp_path, HEAD + text)
-    with pytest.raises(UsageError, match=f"names `z.json` and also sets `{key.partition(':')[0]}`"):
-        read_config_file(path)
+    assert [(key.partition(":")[0], 6)] == found_in(path)
     with pytest.raises(ValueError, match="will be ignored"):
         config_in_a_rank(environ_of_accelerate(path, third), third)
 

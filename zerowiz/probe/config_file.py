@@ -90,16 +90,8 @@ def _with_accelerate(path: Path, config: UserConfig, file: AccelerateFile) -> Us
     """The config of a file of Accelerate, as Accelerate takes it.
 
     Raises:
-        UsageError: Accelerate refuses the file, or trains in a format that is not planned.
+        UsageError: It trains in a format that is not planned.
     """
-    if file.config_file is not None and file.refused:
-        # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks.
-        keys = ", ".join(f"`{key.name}`" for key in file.refused)
-        raise UsageError(
-            f"`{path}` names `{file.config_file}` and also sets {keys}, which Accelerate rejects",
-            f"remove them from `{path}`: `{file.config_file}` sets them",
-            f"or use `$config {shell.quote(file.config_file)}`",
-        )
     if file.mixed_precision not in {row.mixed_precision for row in PRECISIONS.values()}:
         raise UsageError(
             (

@@ -43,9 +43,11 @@ def lint_own_config(
         ConfigMistakeError: It holds an error, and nobody forces it.
     """
     config = read_config_text(path)
-    of_config = _found(config, machine, script, options.integration)
+    # What is built on a base is linted when it is built.
+    is_base = options.base is not None
+    of_config = () if is_base else _found(config, machine, script, options.integration)
     # The file of Accelerate that names the config has findings of its own.
-    naming = None if config.places else config.accelerate
+    naming = config.accelerate if is_base or not config.places else None
     of_naming = (
         () if naming is None else ((naming.path, e) for e in check_accelerate(naming, Context()))
     )

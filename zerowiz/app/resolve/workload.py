@@ -121,10 +121,10 @@ def check_own_config(
     Raises:
         ConfigMistakeError: It holds an error, and nobody forces it.
     """
-    if options.own_config is not None:
+    if options.config is not None:
         from zerowiz.app.resolve.own_config import lint_own_config  # noqa: PLC0415 - takes long to load
 
-        lint_own_config(options.own_config, options, machine, script, reporter)
+        lint_own_config(options.config, options, machine, script, reporter)
 
 
 class ResolvedWorkload(Struct, frozen=True, kw_only=True):
