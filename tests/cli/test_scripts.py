@@ -893,7 +893,7 @@ def test_the_wizard_asks_for_a_learning_rate_that_nobody_names(
     person.finish(
         ("Which learning rate?", "6e-4" + ENTER),
         ("gradient checkpointing?", ENTER),
-        ("lr 0.0006 (your", ""),
+        ("lr 0.0006", ""),
         ("Write the files?", ENTER),
     )
     config = json.loads((folder / "ds_config_zero0.json").read_text())

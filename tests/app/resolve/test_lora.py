@@ -188,7 +188,7 @@ def test_init_on_a_script_with_adapters_plans_them_unasked(terminal: Open, folde
     person.reply("Launch now?", "write the files" + ENTER)
     assert 0 == person.end()
     assert 2 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
-    assert "fp32 states, lora, no gradient" in " ".join(person.text.split())
+    assert "lora, no gradient checkpointing, adapters of rank 4" in " ".join(person.text.split())
     record = answers_of(folder)
     assert {"method", "lora-rank", "model", "micro-batch"}.isdisjoint(record)
 
