@@ -285,6 +285,7 @@ def test_the_first_question_comes_at_once_and_an_arrow_too(folder: Path) -> None
     assert 130 == person.end()
 
 
+@pytest.mark.slow
 @pytest.mark.deepspeed
 def test_a_strategy_chosen_by_arrows_trains_and_its_steps_stand_beside_the_plan(
     folder: Path,
