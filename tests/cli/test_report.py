@@ -135,7 +135,7 @@ def test_a_running_job_shows_what_its_ranks_have_measured_yet(here: Run, folder:
     shown = here("report").stdout
     assert "it is running" in shown
     assert "0.200 s" in shown
-    # What watched zerowiz has told the ranks to end before one started.
+    # What watched zerowiz has ended the job before one started.
     (folder / "logs" / "orders").write_text("end\n")
     assert "it has ended; zerowiz was killed before it could say how" in here("report").stdout
     (folder / "logs" / "orders").write_text("")

@@ -28,7 +28,7 @@ from zerowiz.app.options import (
 )
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
 from zerowiz.core.launch.provenance import PlannedFile
-from zerowiz.core.launch.secrets import quote_words, without_secrets
+from zerowiz.core.launch.secrets import join_words, without_secrets
 from zerowiz.core.machine.types import MachineSource
 from zerowiz.core.settings import Origin, SettingValue, strongest
 from zerowiz.core.structs import replace
@@ -292,7 +292,7 @@ def with_file(typed: Layers, file: AnswersFile, use: FileUse) -> Layers:
     words = as_words(added(typed.options, options))
     if layers.script is not None and typed.script is None:
         words += [layers.script, *layers.script_args]
-    shown = " ".join(quote_words(words))
+    shown = join_words(words)
     what = f"from `{file.name}`: `{shown}`" if words else f"`{file.name}` sets nothing else"
     return replace(
         layers, options=options, values={**layers.values, **said}, notes=(*layers.notes, what)

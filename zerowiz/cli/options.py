@@ -23,7 +23,7 @@ from zerowiz.app.options import (
 )
 from zerowiz.cli.usage import PlainCommand, is_completing
 from zerowiz.core.command_words import canonical_choice
-from zerowiz.core.launch.secrets import quote_words
+from zerowiz.core.launch.secrets import join_words
 from zerowiz.core.settings import Origin, SettingRow, SettingValue
 from zerowiz.core.structs import replace
 from zerowiz.core.units import read_count
@@ -76,7 +76,7 @@ def _with_options(command: Callable[..., None], use: FileUse | None) -> Callable
         try:
             command(options=layers.options, **given)
         except ZerowizError as error:
-            typed = " ".join(quote_words(["zerowiz", *sys.argv[1:]]))
+            typed = join_words(["zerowiz", *sys.argv[1:]])
             error.hints = layers.hints(error, context.command_path, typed)
             raise
 
@@ -156,7 +156,7 @@ def join_layers(typed: Layers, use: FileUse) -> Layers:
     words = as_words(Options(**{value.name: value.value for value in by_variable}))  # type: ignore[arg-type]
     if words:
         names = ", ".join(value.source for value in by_variable)
-        typed = replace(typed, notes=(f"from {names}: `{' '.join(quote_words(words))}`",))
+        typed = replace(typed, notes=(f"from {names}: `{join_words(words)}`",))
     options = typed.options
     path = None if options.isolated else find_answers_file(typed.script, options.output_dir)
     if path is None:

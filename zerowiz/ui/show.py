@@ -322,7 +322,7 @@ def besides(
 
 
 def _assumed(job: Job, clauses: Sequence[str], by_default: Mapping[str, object]) -> Iterator[str]:
-    """What nobody said: what names stand for, then options that say the same."""
+    """What no person and no script sets: what names stand for, then options that say the same."""
     if job.model.source is ModelSource.SIZE:
         yield sentences.stands_for(job.model)
     named = {clause: re.fullmatch(r"[^,]* \(`\$(\w+)`\)", clause) for clause in clauses}

@@ -100,7 +100,7 @@ def off(row: dict[str, Any]) -> float:
 def test_what_gpus_held_is_predicted(name: str, runs: int, mean: float, worst: float) -> None:
     """Two GPUs: half of the runs were dealt aside by a hash before the others mended the formulas.
 
-    A second lease of two, and ranks of one card, some as 2 groups of 2: none mended a formula.
+    A second lease of two, and ranks of one card, some as 2 groups of 2: after none a formula changed.
     """
     errors = [off(row) for row in SHARED[name]]
     assert runs == len(errors)

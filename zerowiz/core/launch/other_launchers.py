@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import dropwhile
 
 from zerowiz.core import shell
-from zerowiz.core.launch.secrets import quote_words
+from zerowiz.core.launch.secrets import join_words
 from zerowiz.core.script.settings_file import YAML_SUFFIXES
 
 _LAUNCHERS = re.compile(r"torchrun|accelerate|accelerate-launch|deepspeed|python(3(\.\d+)?t?)?")
@@ -48,7 +48,7 @@ def launch_instead(words: Sequence[str]) -> str:
         if word in {"-m", "--module"} and words[at + 1 : at + 2] and words[at + 1] not in _MODULES
     ]
     begin = min((*scripts, *modules), default=None)
-    return f"zerowiz launch {'train.py' if begin is None else ' '.join(quote_words(words[begin:]))}"
+    return f"zerowiz launch {'train.py' if begin is None else join_words(words[begin:])}"
 
 
 # What trains with each program, and the way.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.launch.secrets import hide_secrets, quote_words
+from zerowiz.core.launch.secrets import hide_secrets, join_words
 from zerowiz.core.machine.names import decode_machine
 from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.plan_json import SCHEMA_VERSION
@@ -166,7 +166,7 @@ def render_plan(plan: Mapping[str, object], provenance: Provenance) -> str:
         "chosen": plan["chosen"],
         "reasons": plan["reasons"],
         "reproduce": {
-            "shell": " ".join(quote_words(provenance.argv)),
+            "shell": join_words(provenance.argv),
             "argv": hide_secrets(provenance.argv),
         },
         "versions": dict(provenance.versions),

@@ -111,6 +111,11 @@ def quote_words(words: Sequence[str]) -> list[str]:
     return quoted
 
 
+def join_words(words: Sequence[str]) -> str:
+    """The same in one line, to paste."""
+    return " ".join(quote_words(words))
+
+
 def hide_secret_values(values: Mapping[str, object]) -> dict[str, object]:
     """The values of a settings file with secrets replaced."""
     return {name: _hide_value(name, value) for name, value in values.items()}
