@@ -16,35 +16,51 @@ HIDDEN = "***"
 
 # The last word of a variable's name.
 _VARIABLE = r"(?i)(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$"
+# Whose tokens and keys are secrets, beside those that say so themselves (`access_token`).
+_ISSUER = (
+    r"(?:aws|azure|google|git(?:hub|lab)?|gh|hf|hub|(?:hf[-_])?(?:read|write)|hugging_?face(?:[-_]?hub)?"
+    r"|model_?scope|wandb|swanlab|comet|neptune|kaggle|civitai|slack|discord|telegram(?:[-_]bot)?"
+    r"|openai|anthropic|gemini|mistral|openrouter|deepseek|dashscope|together|groq|cohere|replicate)"
+)
 # `--hub_token` of TrainingArguments, `--api-key`, hydra's `api_key=`. Words of a vocabulary
 # (`--eos_token`, `--user_token`) and counts (`--max_tokens`) are not.
 _NAME = (
     r"(?:(?:[-\w.]*[-_.])?"
-    r"(?:(?:hub|hf|auth|access|api|wandb|github|bearer|refresh|session|security|sas)[-_]?token"
-    r"|(?:api|access|secret|private|auth|account|encryption|signing)[-_]?key"
-    r"|(?:wandb|comet|neptune|openai|anthropic|kaggle|hf|hub|aws|azure)[-_]?key"
-    r"|secret|pass(?:w(?:or)?d|phrase|code)|credentials?|connection[-_]?string|authorization|cookies?)"
-    r"|[-\w.]+[-_.]pwd|(?:db|mail|smtp|user)[-_]pass|(?:[-\w.]*\.)?token|bearer|pat|dsn)"
+    rf"(?:(?:{_ISSUER}|auth|access|api|bearer|refresh|session|security|sas|oauth|personal)[-_.]?token"
+    rf"|(?:{_ISSUER}|api|access|secret|private|auth|account|encryption|master|signing|storage"
+    r"|organization)[-_.]?key|secret|pass(?:w(?:or)?d|phrase|code)|credentials?"
+    r"|connection[-_]?string|authorization|cookies?|pwd(?!\W{1,5}[~./]))"
+    r"|[-\w.]*(?:api[-_]?key|access[-_]?token|password)"
+    r"|(?:db|mail|smtp|user|proxy|mysql|redis)[-_]pass|(?:[-\w.]*\.)?token"
+    r"|bearer|oauth2[-_]bearer|pass|pat|dsn|sas)"
 )
+# An option that has a secret at times: a password, a way to log in, a user with a password.
+_LOOSE = r"(?:[-\w.]*[-_.])?pwd|pass|(?:(?:gradio|basic|proxy|http|db)[-_])?auth|(?:proxy[-_])?user"
 # What stands openly behind the name of a secret: where it lies, a variable, a switch.
 _OPEN = (
-    r"(?i)(?:~|\.{0,2}/|[\w-]+/)\S*\.\w{1,6}|[-\w.]+\.(?:json|txt|pem|key|ya?ml|toml)"
-    r"|\$\{?\w+\}?|true|false|none|null|yes|no"
+    r"(?:~|\.{0,2}/|[\w-]+/)\S*\.\w{1,6}|[-\w.]+\.(?:json|txt|pem|key|ya?ml|toml)"
+    r"|\$\{?\w+\}?|<\S*>|true|false|none|null|yes|no|on|off"
+)
+_OPEN_BEHIND = (
+    r"\S*(?:pwd|pass) (?:[\d.~]+|[.~]{0,2}/\S*|first|second|last|both|all)"
+    r"|\S*auth (?:\d|/\S*|anonymous|basic|digest|bearer|kerberos|ntlm|oauth2?|oidc|ldap|iam|ssl|sso"
+    r"|token|key)"
+    r"|\S*user (?:[^:]*|\d+:\d+)"
 )
 _VALUE = (
     # RFC 3986, 3.2.1: user and password. Who is named alone in an address of the web is a token,
     # as git hosts take it.
     r"(?i)(?<=://)[^\s/@:]*:[^\s/@]+(?=@)|(?<=https://)[^\s/@:]+(?=@)"
     # The query of a signed address.
-    rf"|(?<=[?&])(?P<query>(?:{_NAME}|sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)"
-    r"[^&\s\"'#]+"
+    rf"|(?<=[?&])(?P<query>(?:{_NAME}|auth|sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token)"
+    r"|(?:key|code)(?==(?=[\w-]*\d)[\w-]{16}))=)(?!\d{1,4}(?:[&#]|$))[^&\s\"'#]+"
     r"|(?P<header>\b(?:(?:proxy-)?authorization|(?:set-)?cookie|x-[-\w]*(?:key|token))\s*:\s*)[^\n\"']+"
     r"|(?P<scheme>\bbearer\s+)(?=\S*\d)[-\w.~+/]{8,}=*"
     r"|(?P<hook>https://(?:hooks\.slack\.com/services|discord\.com/api/webhooks)/)[^\s\"']+"
     # A key of JSON, or of a dict; no secret is as short as a column's name.
-    rf"|(?P<key>[\"']{_NAME}[\"']\s*:\s*)(?:\"[^\"]{{6,}}\"|'[^']{{6,}}')"
+    rf"|(?P<key>[\"']{_NAME}[\"']\s*:\s*)(?![\"'](?:{_OPEN})[\"'])(?:\"[^\"]{{6,}}\"|'[^']{{6,}}')"
     # A part of a connection string, or of a dict of YAML in one line.
-    rf"|(?P<part>(?:[\s;,]{_NAME}=|[{{,]\s*{_NAME}:\s+)(?![$~./]))[^\s;,\]}}\"']{{6,}}"
+    rf"|(?P<part>(?:[\s;,(]{_NAME}=[\"']?|[{{,]\s*{_NAME}:\s+)(?![$~./]))[^\s;,\]}}\"']{{6,}}"
     # What issuers begin their tokens with.
     r"|(?-i:\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[-\w]{16,}"
     r"|sk-(?:ant|proj|or|svcacct)-[-\w]{16,}|sk-[A-Za-z0-9]{32,}|xox[abeprs]-[-\w]{10,}"
@@ -131,7 +147,7 @@ def _is_value(word: str) -> bool:
 
 
 def _hide_value(name: str, value: object) -> object:
-    if value and re.fullmatch(_NAME, name, re.IGNORECASE) and not re.fullmatch(_OPEN, str(value)):
+    if value and _secret_of(f"--{name}") and not _is_open(name, str(value)):
         return HIDDEN
     return _hide_in(value) if isinstance(value, str) else value
 
@@ -140,11 +156,11 @@ def _hide_values(words: Sequence[str]) -> Iterator[str]:
     named = None
     for word in words:
         if named is not None and not word.startswith("-"):
-            yield word if re.fullmatch(_OPEN, word) else HIDDEN
+            yield word if _is_open(named, word) else HIDDEN
             named = None
             continue
         named, equals, value = word.partition("=") if _secret_of(word) else (None, "", "")
-        yield word if not value or re.fullmatch(_OPEN, value) else f"{named}={HIDDEN}"
+        yield word if not named or not value or _is_open(named, value) else f"{named}={HIDDEN}"
         named = None if equals else named
 
 
@@ -152,4 +168,10 @@ def _secret_of(word: str) -> str | None:
     """The name of a secret that a word begins with: `--token`, `--token=x`, `+token=x` of hydra."""
     name, equals, _ = word.partition("=")
     is_option = bool(equals) or word.startswith("-")
-    return name if is_option and re.fullmatch(_NAME, name.lstrip("-+"), re.IGNORECASE) else None
+    may_be = rf"[-+]*(?:{_NAME}|{_LOOSE})"
+    return name if is_option and re.fullmatch(may_be, name, re.IGNORECASE) else None
+
+
+def _is_open(name: str, value: str) -> bool:
+    """Whether a value behind the name of a secret is none."""
+    return bool(re.fullmatch(rf".+ (?:{_OPEN})|{_OPEN_BEHIND}", f"{name} {value}", re.IGNORECASE))
