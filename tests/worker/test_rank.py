@@ -18,7 +18,7 @@ import pytest
 from kills.harness import HERE, SHIM, read_stat
 
 from zerowiz.probe.preflight.read_facts import find_free_port
-from zerowiz.worker.rank import MEMORY_VARIABLE, POLL_S, write_all
+from zerowiz.worker.rank import MEMORY_VARIABLE, POLL_S, write_all, write_whole
 
 ALONE = {
     key: value
@@ -235,6 +235,12 @@ def test_a_child_that_holds_the_streams_open_does_not_hold_the_end_up(tmp_path: 
         assert 0 == process.wait(30)
         os.kill(child, signal.SIGKILL)
     assert time.monotonic() - began < 40
+
+
+def test_what_cannot_be_written_whole_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "end.json").mkdir()
+    write_whole(tmp_path / "end.json", {})
+    assert ["end.json"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_a_folder_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:

@@ -35,11 +35,22 @@ CAUSES: Mapping[Cause, str] = {
     Cause.NODE: _("a node no longer answers"),
 }
 
-# How argparse, transformers 5.23 (hf_argparser.py) and Fire refuse what DeepSpeed's launcher adds.
-_REFUSES_LOCAL_RANK = re.compile(
-    r"(unrecognized arguments:|not used by the HfArgumentParser:|Could not consume arg:)"
-    rf".*{LOCAL_RANK_FLAG}="
-)
+# What helps against an error, by words of it.
+_HINTS: Mapping[re.Pattern[str], str] = {
+    # How argparse, transformers 5.23 (hf_argparser.py) and Fire refuse what the launcher adds.
+    re.compile(
+        r"(unrecognized arguments:|not used by the HfArgumentParser:|Could not consume arg:)"
+        rf".*{LOCAL_RANK_FLAG}="
+    ): N_(
+        "hint: the script takes no `{local_rank_flag}`, which DeepSpeed's launcher passes: let "
+        'it take that, as by `parser.add_argument("{local_rank_flag}", type=int)`'
+    ),
+    # torch.save says it in other words than the system (caffe2/serialize/inline_container.cc).
+    re.compile(
+        r"No space left on device|Disk quota exceeded|iostream error|unexpected pos \d+ vs \d+"
+        r"|PytorchStreamWriter failed"
+    ): N_("hint: a file could not be written whole: look at the room on its disk, or your quota"),
+}
 # The log has them all.
 _SHOWN_LINES = 15
 
@@ -76,13 +87,10 @@ def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> Non
     )
     lines = first.tail[-_SHOWN_LINES:]
     stream.writelines(f"  | {plain_log(line)}\n" for line in lines)
-    if any(map(_REFUSES_LOCAL_RANK.search, lines)):
-        hint = _(
-            "hint: the script takes no `{local_rank_flag}`, which DeepSpeed's launcher passes: let "
-            'it take that, as by `parser.add_argument("{local_rank_flag}", type=int)`',
-            local_rank_flag=LOCAL_RANK_FLAG,
-        )
-        say(stream, hint, hang=len(_("hint: ")))
+    for pattern, hint in _HINTS.items():
+        if any(map(pattern.search, lines)):
+            words = _(hint, local_rank_flag=LOCAL_RANK_FLAG)
+            say(stream, words, hang=len(_("hint: ")))
 
 
 def _why(end: JobEnd) -> str:
@@ -163,7 +171,10 @@ def _title(attempt: AttemptSummary, script: str) -> str:
         started_at=attempt.started_at,
     )
     if attempt.is_gone:
-        return _("{name}: it has ended; zerowiz was killed before it could say how", name=name)
+        return _(
+            "{name}: it has ended; zerowiz was killed or its disk full before it could say how",
+            name=name,
+        )
     if attempt.end is None:
         return _("{name}: it is running", name=name)
     return _(

@@ -165,8 +165,11 @@ class StepCounter:
             "accumulation_steps": engine.gradient_accumulation_steps(),
         }
         partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(content), encoding="utf-8")
-        partial.replace(self._path)
+        try:
+            partial.write_text(json.dumps(content), encoding="utf-8")
+            partial.replace(self._path)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def _end(self) -> NoReturn:
         """End the training here: nothing that it would do after its steps is done."""

@@ -152,8 +152,11 @@ def write_whole(path: Path, content: object) -> None:
     """Write a JSON file in one step. A full disk is no error: it must not end the training."""
     partial = path.with_suffix(f".{os.getpid()}.partial")
     with suppress(OSError):
-        partial.write_text(json.dumps(content), encoding="utf-8")
-        partial.replace(path)
+        try:
+            partial.write_text(json.dumps(content), encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def write_all(target: int, piece: bytes) -> bool:

@@ -613,14 +613,20 @@ def harmed_by(row: BadRelease, strategy: StrategyRow, version: str) -> Preflight
         gradient_checkpointing=when.get("checkpointing", False),
         sequence_parallel=2 if when.get("sequence_parallel") else 1,
     )
-    libraries = {row.library: version, "torch": f"{when.get('torch', '2.9')}.0"}
+    libraries = {
+        "torch": f"{when.get('torch', '2.9')}.0",
+        "deepspeed": when.get("deepspeed", "0.0.1"),
+    }
+    libraries |= {row.library: version}
     job = bad_release(strategy, workload=workload, uses_peft=bool(adapts), **libraries)
     planned = job.planned
     assert planned is not None
     zero = {"zero_hpz_partition_size": 8, "stage3_gather_16bit_weights_on_model_save": False}
+    zero |= {"overlap_comm": True}
+    integration = Integration(when.get("integration", "hf"))
     config = {"zero_optimization": zero, "data_types": {"grad_accum_dtype": "fp32"}}
     made: dict[str, Any] = {"optimizer": {}} if when.get("configured_optimizer") else {}
-    return replace(job, planned=replace(planned, config=config | made))
+    return replace(job, planned=replace(planned, config=config | made, integration=integration))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.harm)

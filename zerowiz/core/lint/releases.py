@@ -374,6 +374,7 @@ def _kind_of_job(config: Config) -> Mapping[str, object]:
         "offload": config.offloads,
         "micro_batches": None if steps is None else min(steps, MOST_MICRO_BATCHES),
         "hpz": _has_groups(config),
+        "overlap_comm": config.truth(f"{ZERO}.overlap_comm", default=False),
         "fp32_accumulation": config.get("data_types.grad_accum_dtype") == "fp32",
         "configured_optimizer": config.get("optimizer") is not None,
         "integration": None if integration is None else integration.value,

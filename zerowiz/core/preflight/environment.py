@@ -146,6 +146,8 @@ BAD_RELEASE = Rule(
 )
 # What the rows with `torch` call 2.10.
 _NEW_TORCH = (2, 10)
+# What other libraries meet from these releases on.
+_DEEPSPEEDS = ("0.16.0", "0.16.4")
 
 
 def check_releases(
@@ -174,7 +176,8 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
         section if isinstance(section := config.get(name), Mapping) else {}
         for name in ("zero_optimization", "data_types")
     )
-    torch = parse_release(installed.version("torch"))
+    torch, deepspeed = (parse_release(installed.version(name)) for name in ("torch", "deepspeed"))
+    reached = [release for release in _DEEPSPEEDS if parse_release(release) <= deepspeed]
     by_trainer = planned.uses_peft and integration is Integration.HF
     return {
         "stage": strategy.stage,
@@ -191,6 +194,8 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
         "checkpointing": step.gradient_checkpointing,
         "sequence_parallel": step.sequence_parallel > 1,
         "empty_adapter": by_trainer and truth_of(zero.get(ZeroKey.GATHER_ON_SAVE, False)) is False,
+        "overlap_comm": truth_of(zero.get("overlap_comm", False)),
+        "deepspeed": max(reached, default="older") if deepspeed else None,
         "torch": None if not torch else "2.10" if torch >= _NEW_TORCH else "older",
     }
 
