@@ -427,6 +427,7 @@ def test_edits_of_what_the_plan_does_not_decide_stay_at_every_stage(
     assert 0 == again.code, again.stderr
     kept = f"`{CONFIG}` keeps your edits: `gradient_clipping` 0.3, `wall_clock_breakdown` true"
     assert kept in again.stderr
+    assert f"clipping 0.3 ({CONFIG})" in again.stderr
     assert edited == json.loads(path.read_text())
     other = here(*words, "--stage", "3")
     assert f"`ds_config_zero3.json` keeps your edits of `{CONFIG}`: " in other.stderr

@@ -231,10 +231,19 @@ def test_the_nearest_file_counts_and_none_above_the_repository(
     assert "1b" == model(project)
     (project / ".git").mkdir()
     assert "" == model(project)
-    (project / "zerowiz.toml").write_text(f'{base}model = "2b"\n')
+    of_project = (project / "pyproject.toml", '[project]\nname = "x"\nmodel = 3\n')
+    of_project[0].write_text(f"{of_project[1]}\n[tool.zerowiz.check]\nstrict = true\n")
+    assert "" == model(project)
+    of_project[0].write_text(
+        f'{of_project[1]}\n[tool.zerowiz]\n{base}model = "2b"\n[tool.x]\nmodel = 4'
+    )
     assert ["2b", "2b"] == [model(project), model(inner)]
+    shown = here_in(inner, "plan", "--origins").stdout
+    assert "../../pyproject.toml line 7" in " ".join(shown.split())
+    (project / "zerowiz.toml").write_text(f'{base}model = "4b"\n')
+    assert ["4b", "4b"] == [model(project), model(inner)]
     (inner / "zerowiz.toml").write_text(f'{base}model = "3b"\n')
-    assert ["2b", "3b", "3b"] == [
+    assert ["4b", "3b", "3b"] == [
         model(project),
         model(inner),
         model(project, "jobs/a/train.py"),

@@ -178,8 +178,13 @@ WARNS = (
         (("--select", "ZW1"), {}, 0, set()),
         ((), {"zerowiz.toml": '[check]\nstrict = true\nselect = ["ALL"]'}, 6, {"ZW601"}),
         (("--select", "ZW1"), {"zerowiz.toml": "[check]\nstrict = true"}, 0, set()),
-        ((), {"pyproject.toml": '[tool.zerowiz]\nignore = ["ZW601"]'}, 0, set()),
-        (("--isolated",), {"pyproject.toml": '[tool.zerowiz]\nignore = ["ZW601"]'}, 0, {"ZW601"}),
+        ((), {"pyproject.toml": '[tool.zerowiz.check]\nignore = ["ZW601"]'}, 0, set()),
+        (
+            ("--isolated",),
+            {"pyproject.toml": '[tool.zerowiz.check]\nignore = ["ZW601"]'},
+            0,
+            {"ZW601"},
+        ),
     ],
 )
 def test_codes_are_chosen_by_how_they_begin_and_warnings_may_fail(
@@ -204,8 +209,8 @@ def test_codes_are_chosen_by_how_they_begin_and_warnings_may_fail(
             "`zerowiz.toml: [check]`: object contains unknown field `selct`",
         ),
         ("zerowiz.toml", "[check]\nstrict = 3", "`zerowiz.toml: [check].strict`"),
-        ("pyproject.toml", '[tool.zerowiz]\noutput-format = "x"', "[tool.zerowiz].output-format`"),
-        ("pyproject.toml", "[", "`pyproject.toml` is not TOML"),
+        ("pyproject.toml", '[tool.zerowiz.check]\noutput-format = "x"', "[check].output-format`"),
+        ("pyproject.toml", "[tool.zerowiz]\nx\n", "`pyproject.toml` line 2 is not TOML"),
     ],
 )
 def test_what_a_project_says_wrongly_is_an_error(

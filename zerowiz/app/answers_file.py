@@ -274,6 +274,8 @@ def with_file(typed: Layers, file: AnswersFile, use: FileUse) -> Layers:
         file: The answers file.
         use: What the command does with it.
     """
+    if not file.lines:
+        return typed
     layers = typed
     if typed.script is None:
         layers = _with_script(typed, file, use)

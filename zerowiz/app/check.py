@@ -22,8 +22,7 @@ from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config_text import read_configs
 from zerowiz.probe.files import (
     CHECK,
-    FILE_NAME,
-    find_answers_file,
+    find_answers_files,
     read_answers,
     read_bad_releases,
     read_version,
@@ -49,19 +48,16 @@ class CheckSettings(Struct, frozen=True, kw_only=True, rename="kebab", forbid_un
 
 
 def read_check_settings() -> CheckSettings:
-    """What `zerowiz.toml` says in `[check]`, or else `pyproject.toml` in `[tool.zerowiz]`.
+    """What `zerowiz.toml` says in `[check]`, or `pyproject.toml` in `[tool.zerowiz.check]`.
 
     Raises:
         ZerowizError: A file cannot be read.
         UsageError: It holds something else.
     """
-    for file, tables in ((FILE_NAME, [CHECK]), ("pyproject.toml", ["tool", "zerowiz"])):
-        path = find_answers_file(None, None, file)
-        content: object = None if path is None else read_answers(path, file)[1]
-        for table in tables:
-            content = content.get(table) if isinstance(content, dict) else None
-        if content is not None:
-            return decode(CheckSettings, content, f"{file}: [{'.'.join(tables)}]")
+    for path in find_answers_files(None, None):
+        content = read_answers(path, path.name)[1]
+        if CHECK in content:
+            return decode(CheckSettings, content[CHECK], f"{path.name}: [{CHECK}]")
     return CheckSettings()
 
 

@@ -57,7 +57,7 @@ from zerowiz.core.script.settings import (
     settings_of,
 )
 from zerowiz.core.script.settings_file import SettingsCopy, render_values
-from zerowiz.core.settings import Change, Origin
+from zerowiz.core.settings import Change, Origin, SettingValue
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
@@ -405,7 +405,7 @@ def plan_resolved(job: ResolvedJob) -> Plan:
     options, script = job.options, job.script
     followed = decide_job(job)
     finder = RemedyFinder(followed.first)
-    return Plan(
+    plan = Plan(
         options=options,
         script=script,
         resolved=followed.resolved,
@@ -414,6 +414,32 @@ def plan_resolved(job: ResolvedJob) -> Plan:
         own_step=followed.first.job.workload,
         remedies=finder.find(followed.decision),
     )
+    return replace(plan, resolved=replace(plan.resolved, learning=_with_edits(plan)))
+
+
+# The keys of a config by which a person edits how a model learns.
+_LEARNED_BY = {
+    "gradient_clipping": "max_grad_norm",
+    "optimizer.params.lr": "lr",
+    "optimizer.params.weight_decay": "weight_decay",
+}
+
+
+def _with_edits(plan: Plan) -> Mapping[str, SettingValue]:
+    """How the model learns, with the edits that the config keeps."""
+    said, strategy = plan.resolved.learning, plan.strategy
+    if strategy is None or plan.options.own_config is not None or plan.resolved.lacks_lr:
+        return said
+    planned = plan_config(plan, strategy)
+    edits = {_LEARNED_BY.get(edit.key): edit for edit in planned.merged.kept if edit.value}
+    return {
+        name: SettingValue(
+            name=name, value=edits[name].value, origin=Origin.CONFIG, source=planned.path
+        )
+        if name in edits
+        else value
+        for name, value in said.items()
+    }
 
 
 class NoStrategyError(NothingFitsError):

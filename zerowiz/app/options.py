@@ -37,7 +37,6 @@ from zerowiz.errors import (
     UsageError,
     ZerowizError,
 )
-from zerowiz.probe.files import FILE_NAME
 
 if TYPE_CHECKING:
     from zerowiz.core.dsconfig.accelerate import AccelerateFile
@@ -479,7 +478,7 @@ class Layers(Struct, frozen=True, kw_only=True):
             if value.origin is not Origin.OPTION
         }
         hints = [f"`${name}` is set by {elsewhere[name]}" for name in names if name in elsewhere]
-        if any(FILE_NAME in elsewhere.get(name, "") for name in names):
+        if any(self.values[name].origin is Origin.FILE for name in names if name in elsewhere):
             hints.append("to leave the answers file out: `--isolated`")
         if "script" in elsewhere and f"`{self.script}`" in message:
             hints.append(f"`{self.script}` is named by {elsewhere['script']}")

@@ -28,7 +28,7 @@ from zerowiz.core.settings import Origin, SettingRow, SettingValue
 from zerowiz.core.structs import replace
 from zerowiz.core.units import read_count
 from zerowiz.errors import NoGpuHereError, ZerowizError
-from zerowiz.probe.files import find_answers_file
+from zerowiz.probe.files import find_answers_files
 from zerowiz.ui.reporter import TerminalReporter
 
 
@@ -158,8 +158,8 @@ def join_layers(typed: Layers, use: FileUse) -> Layers:
         names = ", ".join(value.source for value in by_variable)
         typed = replace(typed, notes=(f"from {names}: `{join_words(words)}`",))
     options = typed.options
-    path = None if options.isolated else find_answers_file(typed.script, options.output_dir)
-    if path is None:
+    path = next(find_answers_files(typed.script, options.output_dir), None)
+    if path is None or options.isolated:
         return typed
     from zerowiz.app.answers_file import (  # noqa: PLC0415 - most folders have none
         read_answers_file,

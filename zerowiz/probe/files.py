@@ -181,19 +181,19 @@ def without_tilde(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 - see above
 
 
-# Find the answers file of a job, `zerowiz.toml`, and read it.
+# Find the answers file of a job, and read it: `zerowiz.toml`, or a table of `pyproject.toml`.
 
 FILE_NAME = "zerowiz.toml"
 CHECK = "check"
 """The table in it that is of no job."""
+_PYPROJECT = "pyproject.toml"
+_TABLE = re.compile(r"^\[tool\.zerowiz[.\]]", re.MULTILINE)
 # Every key that there is takes a few kB.
 _MOST_BYTES = 64 * 2**10
 
 
-def find_answers_file(
-    script: str | None, output_dir: Path | None, name: str = FILE_NAME
-) -> Path | None:
-    """The file that a run in the working folder reads; None where there is none.
+def find_answers_files(script: str | None, output_dir: Path | None) -> Iterator[Path]:
+    """The files that a run in the working folder may read, the first that counts first.
 
     First in the folder of the configs, where that is said. Then in the folder of the script, where
     that lies below the working folder, else in the working folder, and from there upwards: to the
@@ -203,7 +203,6 @@ def find_answers_file(
     Args:
         script: Its path, where it is named.
         output_dir: The folder of the configs, where it is said.
-        name: What the file is called.
     """
     here = Path.cwd()
     root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
@@ -214,8 +213,18 @@ def find_answers_file(
     folders = levels[: levels.index(root) + 1]
     if output_dir is not None:
         folders = (here / output_dir, *folders)
-    paths = (folder / name for folder in folders)
-    return next((path for path in paths if path.is_file()), None)
+    for folder in folders:
+        if (folder / FILE_NAME).is_file():
+            yield folder / FILE_NAME
+        if (folder / _PYPROJECT).is_file() and _TABLE.search(_text_of_project(folder)):
+            yield folder / _PYPROJECT
+
+
+def _text_of_project(folder: Path) -> str:
+    try:
+        return read_named_text(folder / _PYPROJECT, "utf-8-sig", _MOST_BYTES)
+    except (OSError, ValueError):
+        return ""  # what builds the project says so
 
 
 _PLACE = r" \(at line (\d+), column \d+\)$"
@@ -236,7 +245,13 @@ def read_answers(path: Path, name: str) -> tuple[str, dict[str, Any]]:
 
     try:
         text = read_named_text(path, "utf-8-sig", _MOST_BYTES)
-        return text, tomllib.loads(text)
+        if path.name != _PYPROJECT:
+            return text, tomllib.loads(text)
+        # Its lines keep their numbers.
+        lines = text.splitlines(keepends=True)
+        first = next(i for i, line in enumerate(lines) if _TABLE.match(line))
+        text = "\n" * first + "".join(lines[first:])
+        return text, tomllib.loads(text)["tool"]["zerowiz"]
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ZerowizError(f"`{name}` cannot be read: {why}", "ignore it: `$isolated`") from None

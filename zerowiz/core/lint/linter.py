@@ -186,7 +186,8 @@ def _wrong_sharing(file: AccelerateFile) -> Iterator[Finding]:
         yield _at(
             next(m.key for m in reversed(file.sharing) if sizes.get(m.key.name, 1) > 1),
             keys.WRONG_TYPE,
-            f"the sizes of `parallelism_config` make {total} processes, `num_processes` is {ranks}",
+            f"the sizes of `parallelism_config` make {total} processes, but `num_processes`"
+            f" is {ranks}",
             "write sizes whose product is `num_processes`: `parallelism_config_dp_shard_size` is of"
             " the groups of processes that share sequences",
             is_top=True,
