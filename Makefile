@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all truth cluster test-nodes test-slurm test-pictures test-shells test-kills test-faults test-real net net-update net-bench docs check lint types rooms golden words bench accuracy schema clean
+.PHONY: help demo test test-slow test-all truth cluster test-nodes test-slurm test-pictures test-shells test-kills test-faults test-real net net-update net-bench docs image check lint types rooms golden words bench accuracy schema clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -134,6 +134,9 @@ docs: $(DOCS_STAMP)  ## build the site of docs/ into site/, without a warning (i
 	rm -rf site
 	$(DOCS_VENV)/bin/zensical build --strict
 	$(PYTHON) tests/docs/built_site.py site
+
+image:  ## build the image for jobs (Dockerfile; needs docker, and fetches torch's image)
+	docker build -t zerowiz .
 
 CHECKED := lint types rooms test test-slow truth demo
 

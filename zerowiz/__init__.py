@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from zerowiz.app.api import PlanResult, check, find_machines, plan, read_machine, write_config
     from zerowiz.errors import ZerowizError
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0rc2"
 
 __all__ = [
     "PlanResult",

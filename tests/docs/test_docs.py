@@ -172,8 +172,12 @@ def test_the_figures_of_speed_elsewhere_are_those_of_the_accuracy_page() -> None
     half, nine_in_ten = (math.ceil(float(each)) for each in times.groups())
     pairs = re.findall(r"for (\d+) of (\d+) \(\S+\) pairs of settings", page)
     right, ranked = (sum(map(int, each)) for each in zip(*pairs, strict=True))
+    [drawn] = re.findall(r"^by name: [^;]* of (\d+);", page, re.MULTILINE)
+    ways = r"(?:by name|read live|after one measure): mean ([\d.]+) %, worst ([\d.]+) % of"
+    of_drawn = [*re.findall(ways, page)[:3], (drawn,)]
     for readme in ROOT.glob("README*.md"):
         text = readme.read_text(encoding="utf-8")
+        assert {figure for way in of_drawn for figure in way} <= {*re.findall(r"[\d.]+", text)}
         said = {*regret.groups(), str(half), str(nine_in_ten), str(100 * right // ranked)}
         assert said <= {*re.findall(r"[\d.]+", text)}
     repeats = re.search(r"Their times differ by ([\d.]+)% in the median", page)
@@ -190,3 +194,28 @@ def test_the_readmes_name_the_same_errors() -> None:
     row = re.search(r"^\| zerowiz \| \d+ \| ([\d.]+ %) \| (\S+ %) \|$", english, re.MULTILINE)
     assert row
     assert all(error in japanese for error in row.groups())
+
+
+def sentences(page: Path) -> list[str]:
+    """The prose of a page: no code, tables, headings or comments; `code` and a link are one word."""
+    text = re.sub(
+        r"<!--.*?-->|^( *)```.*?^\1```$",
+        "",
+        page.read_text("utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    prose = re.sub(r"^ *(?:\||#|!\[|<).*$", "", text, flags=re.MULTILINE)
+    prose = re.sub(r"`[^`]*`", "CODE", prose)
+    prose = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose).replace("**", "")
+    parts = re.split(r"\n\s*\n|^ *(?:[-*]|\d+\.) ", prose, flags=re.MULTILINE)
+    ends = r"(?<=[.!?:])\)?\s+(?=[A-Z0-9\"(]|zerowiz)"
+    return [each for part in parts for each in re.split(ends, part) if each.strip()]
+
+
+def test_few_sentences_of_readme_and_guides_are_long() -> None:
+    """`pytest -s` prints how many have more than 25 words."""
+    pages = [ROOT / "README.md", *(ROOT / "docs" / "guides").glob("*.md")]
+    said = [each.split() for page in pages for each in sentences(page)]
+    long = [" ".join(words) for words in said if len(words) > 25]
+    print(f"{len(long)} of {len(said)} sentences have more than 25 words")  # noqa: T201 - as above
+    assert len(long) <= 0.03 * len(said), "\n".join(long)

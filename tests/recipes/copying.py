@@ -16,7 +16,7 @@ from paths import ROOT
 # What the product, its tests and its pages need; the rest of a checkout is not copied.
 COPIED = (
     *("zerowiz", "templates", "tests", "docs"),
-    *("README.md", "README.ja.md", "CHANGELOG.md", "Makefile", "pyproject.toml"),
+    *("README.md", "README.ja.md", "CHANGELOG.md", "Makefile", "Dockerfile", "pyproject.toml"),
 )
 PATIENCE_SECONDS = 600
 
