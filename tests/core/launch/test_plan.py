@@ -128,6 +128,7 @@ CPU = replace(FOUR, accelerator=Accelerator.CPU)
 PROGRAMS = Programs(
     deepspeed="/venv/bin/deepspeed",
     bin_folder="/venv/bin",
+    tool_folder="/tool/bin",
     master_port=12345,
     rank_program="/site/zerowiz/worker/rank.py",
     extensions_folder="/venv/torch_extensions",
@@ -248,6 +249,7 @@ def test_torchs_newer_name_for_the_allocators_settings_counts_as_well() -> None:
         ({"PATH": ""}, "/venv/bin"),
         ({}, "/venv/bin"),
         ({"PATH": "/bin:/venv/bin"}, None),
+        ({"PATH": "/tool/bin:/bin:/venv/bin"}, "/bin:/venv/bin:/tool/bin"),
     ],
 )
 def test_the_programs_beside_the_interpreter_are_on_the_path(

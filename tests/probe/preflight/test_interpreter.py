@@ -342,6 +342,8 @@ def test_the_folders_of_a_job_are_those_of_the_python_that_runs_its_ranks(
     program.chmod(0o755)
     # As `uvx` and `pipx` run zerowiz.
     monkeypatch.setattr(sys, "executable", str(own / "bin" / "python"))
+    monkeypatch.setattr(sys, "prefix", str(own))
     found = find_programs({"PATH": str(theirs / "bin")})
     assert (str(program), str(theirs / "bin")) == (found.deepspeed, found.bin_folder)
     assert (str(theirs / "torch_extensions") if is_virtual else None) == found.extensions_folder
+    assert str(own / "bin") == found.tool_folder

@@ -224,6 +224,8 @@ class Programs(Struct, frozen=True, kw_only=True):
     """`worker/rank.py`, which a supervised job starts for each rank instead of the script."""
     extensions_folder: str | None
     """The folder of that Python's compiled ops; None outside of a virtual environment."""
+    tool_folder: str | None = None
+    """Like `bin_folder`, that of an environment which has zerowiz alone: `uvx` puts it first."""
 
 
 class CoreBinding(Struct, frozen=True, kw_only=True):
@@ -315,9 +317,12 @@ def launch_env(
         env |= _unless_set(environ, {"OMP_NUM_THREADS": str(threads)})
     if programs.extensions_folder is not None:
         env |= _unless_set(environ, {"TORCH_EXTENSIONS_DIR": programs.extensions_folder})
-    folders = environ.get("PATH", "").split(":")
+    said = environ.get("PATH", "").split(":")
+    folders = sorted(said, key=lambda folder: folder == programs.tool_folder)
     if programs.bin_folder not in folders:
-        env["PATH"] = ":".join([programs.bin_folder, *filter(None, folders)])
+        folders.insert(0, programs.bin_folder)
+    if folders != said:
+        env["PATH"] = ":".join(filter(None, folders))
     return env
 
 

@@ -204,12 +204,14 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
     bin_folder = Path(find_interpreter(deepspeed, environ) or sys.executable).parent
     prefix = bin_folder.parent
     virtual = (prefix / "pyvenv.cfg").is_file()
+    is_apart = sys.prefix != sys.base_prefix and bin_folder != beside.parent
     return Programs(
         deepspeed=deepspeed,
         bin_folder=str(bin_folder),
         master_port=find_free_port(),
         rank_program=str(Path(__file__).parents[2] / "worker" / "rank.py"),
         extensions_folder=str(prefix / "torch_extensions") if virtual else None,
+        tool_folder=str(beside.parent) if is_apart else None,
     )
 
 
