@@ -137,7 +137,10 @@ def test_a_running_job_shows_what_its_ranks_have_measured_yet(here: Run, folder:
     assert "0.200 s" in shown
     # What watched zerowiz has ended the job before one started.
     (folder / "logs" / "orders").write_text("end\n")
-    assert "it has ended; zerowiz was killed or its disk full before it could say how" in here("report").stdout
+    assert (
+        "it has ended; zerowiz was killed or its disk full before it could say how"
+        in here("report").stdout
+    )
     (folder / "logs" / "orders").write_text("")
     # Its rank runs no more, and nobody wrote how it ended: zerowiz was killed.
     gone = {"pid": os.getpid(), "start_ticks": 0}
