@@ -3,6 +3,7 @@
 import json
 import statistics
 import sys
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -286,10 +287,19 @@ def test_launches_on_two_gpus_learned_the_same_with_and_without_sharing() -> Non
     """As docs/guides/long-sequences.md says."""
     path = TESTS / "measured" / "shared" / "2026-11-h200-x2-launches.json"
     rows = json.loads(path.read_text(encoding="utf-8"))
-    alone = {(row["script"], row["stage"]): row for row in rows if row["sequence_parallel"] == 1}
+
+    def key(row: Mapping[str, Any]) -> tuple[object, ...]:
+        return row["script"], row["stage"], "lengths" in row, "evaluation_losses" in row
+
+    alone = {key(row): row for row in rows if row["sequence_parallel"] == 1}
     assert {row["stage"] for row in rows} == {2, 3}
     for row in rows:
-        other = alone[row["script"], row["stage"]]
-        assert 1024 == row["tokens"] * row["sequence_parallel"]
+        other = alone[key(row)]
         assert 4 == row["global_batch"]
+        if "lengths" in row:  # The mean over micro-steps is not that over all tokens.
+            assert row["losses"] == pytest.approx(other["losses"], abs=1.1e-2)
+            continue
+        assert 1024 == row["tokens"] * row["sequence_parallel"]
         assert row["losses"] == pytest.approx(other["losses"], abs=2e-4)
+        evaluated = other.get("evaluation_losses", [])
+        assert row.get("evaluation_losses", []) == pytest.approx(evaluated, abs=5e-5)
