@@ -22,7 +22,7 @@ from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
     OffloadChoice,
-    choose_only,
+    choose_leanest,
     decide,
 )
 from zerowiz.core.decision.job import Job
@@ -433,15 +433,6 @@ def test_more_memory_never_picks_a_more_frugal_strategy(
     assert with_less is None or with_more is None or with_more <= with_less
 
 
-@given(job=roomy_jobs(), constraints=WISHES, wrong=st.frozensets(st.integers(0, 3), max_size=2))
-def test_what_is_only_chosen_is_what_a_decision_chooses(
-    job: Job, constraints: Constraints, wrong: frozenset[int]
-) -> None:
-    timed, constraints = replace(job, rates=GPU_RATES), replace(constraints, wrong_stages=wrong)
-    decision = decide(timed, constraints)
-    assert (decision.chosen, decision.reasons[0]) == choose_only(timed, constraints)
-
-
 def is_sure(decision: Decision) -> bool:
     return decision.chosen is not None and decision.chosen.is_sure
 
@@ -682,11 +673,7 @@ def test_no_rank_holds_less_than_the_floor(
 def test_the_leanest_buffers_choose_what_all_buffers_choose(
     job: Job, constraints: Constraints
 ) -> None:
-    whole, reason = choose_only(job, constraints)
-    lean, lean_reason = choose_only(job, constraints, leanest=True)
-    decided = decide(job, constraints).chosen
-    assert reason is lean_reason
-    for chosen in (whole, lean):
-        assert (chosen is None) is (decided is None)
-        if chosen is not None and decided is not None:
-            assert (decided.strategy, decided.verdict) == (chosen.strategy, chosen.verdict)
+    chosen, decided = choose_leanest(job, constraints), decide(job, constraints).chosen
+    assert (chosen is None) is (decided is None)
+    if chosen is not None and decided is not None:
+        assert (decided.strategy, decided.verdict) == (chosen.strategy, chosen.verdict)

@@ -16,10 +16,8 @@ from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import ResolvedJob, config_file, find_basis, resolve_job
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
-from zerowiz.core.decision.flowchart import Decision, Reason, choose_only, decide
+from zerowiz.core.decision.flowchart import Decision, Reason, decide
 from zerowiz.core.decision.job import (
-    Objective,
-    OpenSettings,
     bf16_emulated,
 )
 from zerowiz.core.decision.open_settings import Evaluator, Limit, Search, search, split_batch
@@ -258,10 +256,10 @@ class RemedyFinder:
         change = self._restated(attempt.change)
         if is_here(self.resolved.job.machine) and "host_memory" in change:
             # Nobody can type memory that this host does not have.
-            return change, choose_only(attempt.job, attempt.constraints)[0]
+            return change, decide(attempt.job, attempt.constraints).chosen
         try:
             resolved = self._request(change)
-            chosen = self._lead(resolved)
+            chosen = choose_open(resolved).decision.chosen
             if chosen is not None:
                 refuse_strategy(resolved, chosen.strategy)
         except ZerowizError:
@@ -283,12 +281,6 @@ class RemedyFinder:
         if text is None or interconnect is None:
             return change
         return {**change, "interconnect": f"{interconnect},{text}"}
-
-    def _lead(self, resolved: ResolvedJob) -> StrategyEstimate | None:
-        """The strategy that is chosen for a resolved."""
-        if resolved.freedom == OpenSettings() and self.options.objective is Objective.FLOWCHART:
-            return choose_only(resolved.job, resolved.constraints)[0]
-        return choose_open(resolved).decision.chosen
 
     def _edit(self, remedy: "Remedy") -> str:
         """What to change in the script for it."""

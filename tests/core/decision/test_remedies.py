@@ -15,7 +15,6 @@ from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
     OffloadChoice,
-    choose_only,
     decide,
 )
 from zerowiz.core.decision.job import Job
@@ -263,7 +262,7 @@ FOUND = _Found()
 
 
 def leads_where_it_says(decision: Decision, remedy: Remedy) -> None:
-    chosen, _ = choose_only(*apply(decision, remedy.change))
+    chosen = decide(*apply(decision, remedy.change)).chosen
     assert chosen is not None
     assert chosen.runs
     assert (remedy.strategy, remedy.verdict) == (chosen.strategy.name, chosen.verdict)
@@ -292,7 +291,7 @@ def test_a_job_that_only_its_evaluation_keeps_out_is_offered_a_smaller_one_first
     first = FOUND["evaluated"][0]
     assert {"eval_batch"} == first.change.keys()
     larger = {"eval_batch": 2 * int(first.change["eval_batch"])}
-    assert choose_only(*apply(REFUSED["evaluated"], larger))[0] is None
+    assert decide(*apply(REFUSED["evaluated"], larger)).chosen is None
 
 
 def test_the_longest_sequences_that_a_leaner_step_fits_come_before_shorter_ones() -> None:
@@ -303,7 +302,7 @@ def test_the_longest_sequences_that_a_leaner_step_fits_come_before_shorter_ones(
     longest, shortest = (each.sequence_tokens for each in shorter)
     assert longest >= 8 * shortest
     longer = {**shorter[0].change, "sequence_tokens": 2 * longest}
-    assert choose_only(*apply(REFUSED["very long"], longer))[0] is None
+    assert decide(*apply(REFUSED["very long"], longer)).chosen is None
 
 
 def test_where_nothing_else_does_shorter_sequences_are_offered_with_adapters() -> None:
@@ -428,7 +427,7 @@ def has_no_needless_part(decision: Decision, remedy: Remedy) -> None:
         if not rest:
             continue
         try:
-            chosen, _ = choose_only(*apply(decision, rest))
+            chosen = decide(*apply(decision, rest)).chosen
         except UsageError:
             # The job cannot be so: states in bf16 need weights in bf16.
             continue
@@ -662,7 +661,7 @@ def test_the_longest_sequence_that_helps_is_offered(case: str) -> None:
         if "sequence_tokens" in remedy.change:
             tokens = int(remedy.change["sequence_tokens"])
             longer = {**remedy.change, "sequence_tokens": 2 * tokens}
-            chosen, _ = choose_only(*apply(decision, longer))
+            chosen = decide(*apply(decision, longer)).chosen
             assert chosen is None or (remedy.is_sure and not chosen.is_sure)
 
 

@@ -287,14 +287,6 @@ def may_run(job: Job, strategy: StrategyRow) -> bool:
     return any(_has_room(job, strategy, buffers) for buffers in reversed(job.buffers(strategy)))
 
 
-def may_take(job: Job, strategy: StrategyRow, most_seconds: float) -> bool:
-    """Whether a step may take no longer: without memory, its fastest buffers tell."""
-    sizes = (job.counted_workload, job.machine.world_size, strategy, job.buffers(strategy)[0])
-    rank = _rank_sizes(job.model, *sizes, job.own_trace)
-    time = predict_step_time(job.model, rank, job.machine, job.rates, job.calibration)
-    return time is None or time.expected_seconds <= most_seconds
-
-
 _ON_SLOW_HOST = replace(COSTS, unknown_python_call_seconds=COSTS.slow_python_call_seconds)
 
 

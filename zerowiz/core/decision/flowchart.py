@@ -9,12 +9,9 @@ from msgspec import Struct
 from zerowiz.core.decision.evaluate import (
     StrategyEstimate,
     Verdict,
-    evaluate,
     evaluate_all,
     evaluate_with,
     is_hopeless,
-    may_run,
-    may_take,
 )
 from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import Machine
@@ -558,16 +555,15 @@ def decide(job: Job, constraints: Constraints) -> Decision:
     return follow_flowchart(evaluate_all(job), job, constraints)
 
 
-def choose_only(
-    job: Job, constraints: Constraints, *, leanest: bool = False
-) -> tuple[StrategyEstimate | None, Reason]:
-    """What `decide` chooses, and why; only what the flowchart asks of is evaluated.
+def choose_leanest(job: Job, constraints: Constraints) -> StrategyEstimate | None:
+    """What the flowchart comes to with the smallest communication buffers; None: nothing fits.
+
+    Only what it asks of is evaluated, and nothing is known of its time: whether a strategy fits is
+    as `decide` says it.
 
     Args:
         job: What is planned.
         constraints: What was asked of the decision.
-        leanest: Whether the smallest communication buffers are enough: the same is chosen, with as
-            good a verdict, and nothing is known of its time.
 
     Raises:
         UsageError: No strategy has what the constraints ask for.
@@ -579,42 +575,12 @@ def choose_only(
         # Whoever forces a strategy gets it whether it fits or not.
         if not constraints.force and is_hopeless(job, row):
             return None
-        lean = evaluate_with(job, row, job.buffers(row)[-1], is_timed=not leanest)
-        # What the smallest buffers leave no room for, no others do.
-        return lean if leanest or not lean.runs else evaluate(job, row)
-
-    @cache
-    def compared(row: StrategyRow) -> StrategyEstimate:
-        return evaluate(job, row)
+        return evaluate_with(job, row, job.buffers(row)[-1], is_timed=False)
 
     def timed(untimed: StrategyEstimate) -> StrategyEstimate:
-        return evaluate_with(job, untimed.strategy, untimed.buffers) if leanest else untimed
+        return evaluate_with(job, untimed.strategy, untimed.buffers)
 
-    flowchart = _Flowchart(find, job, constraints, timed)
-    chosen, (reason, *_) = _choose(flowchart, job, constraints)
-    if chosen is None or constraints.pinned or leanest:
-        return chosen, reason
-    wrong, rows = constraints.wrong_stages, may_choose(job, constraints)
-    if chosen.strategy.stage in wrong:
-        others = [compared(row) for row in rows]
-        better = find_better(chosen, others, others, wrong)
-        return (chosen, reason) if better is None else (better[1], _BETTER[better[0]])
-    rows = tuple(row for row in rows if _may_replace(row, chosen.strategy))
-    time = seconds_of(chosen)
-    if time is None:
-        return chosen, reason
-    # Time is known sooner than memory, and most of what takes too long or needs more by it.
-    slowest_seconds = time * (1 + CLEARLY_FRACTION)
-    if chosen.verdict is Verdict.FITS and chosen.strategy.offload is Offload.NONE:
-        within = replace(job, budget_bytes=chosen.device_bytes)
-        fast_seconds = time / (1 + CLEARLY_FRACTION)
-        leaner = (row for row in rows if may_take(job, row, fast_seconds) and may_run(within, row))
-        if not any(dominates(compared(row), chosen) for row in leaner):
-            return chosen, reason
-    fast = (row for row in rows if may_take(job, row, slowest_seconds))
-    others = [compared(row) for row in fast if may_run(job, row)]
-    better = find_better(chosen, others, others, wrong)
-    return (chosen, reason) if better is None else (better[1], _BETTER[better[0]])
+    return _choose(_Flowchart(find, job, constraints, timed), job, constraints)[0]
 
 
 # Tell the way through the flowchart: each answer, and where the other one leads.

@@ -11,7 +11,13 @@ from itertools import islice
 from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
-from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, choose_only
+from zerowiz.core.decision.flowchart import (
+    Constraints,
+    Decision,
+    OffloadChoice,
+    choose_leanest,
+    decide,
+)
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedy_table import (
     CHEAP,
@@ -70,7 +76,7 @@ def _as_it_is(machine: Machine) -> Machine:
 
 
 def _by_itself(attempt: Attempt) -> tuple[Change, StrategyEstimate | None]:
-    return attempt.change, choose_only(attempt.job, attempt.constraints)[0]
+    return attempt.change, decide(attempt.job, attempt.constraints).chosen
 
 
 class RemedyScope(Struct, frozen=True, kw_only=True):
@@ -310,7 +316,7 @@ class _Finder:
         if attempt is None:
             return 0
         try:
-            chosen, _ = choose_only(attempt.job, attempt.constraints, leanest=True)
+            chosen = choose_leanest(attempt.job, attempt.constraints)
         except UsageError:
             return 0
         if chosen is None or not chosen.runs or self.needs_unknown(attempt, chosen):
