@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recorded import FileAnswers
 
-from zerowiz.probe.host_files import Files, Space
+from zerowiz.probe.files import Files, Space
 
 # A host that answers whatever is asked of one: each fact of `Host` is read from these files.
 ANSWERING = FileAnswers(

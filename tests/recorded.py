@@ -19,7 +19,7 @@ from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.structs import decode
-from zerowiz.probe.host_files import Files, Space, World
+from zerowiz.probe.files import Files, Space, World
 from zerowiz.probe.machine import nvml
 from zerowiz.probe.machine.nvml_calls import (
     UNION_MEMBERS,

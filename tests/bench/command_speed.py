@@ -23,7 +23,7 @@ from app.decide.asked import ROWS, words_of
 from paths import MODELS, ROOT
 from recorded import described, play, recording
 
-from zerowiz.probe.host_files import Files, World
+from zerowiz.probe.files import Files, World
 from zerowiz.probe.machine.nvml_child import read_in_child
 
 EIGHT = "synthetic/b200-x8-odd-gpu"

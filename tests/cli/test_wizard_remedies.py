@@ -16,7 +16,7 @@ from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
 from zerowiz.core.machine.types import Host
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.files import Files
 from zerowiz.probe.machine.host import with_number_formats
 
 # The picture of the wizard in the README: its last screen, at a real pseudo-terminal.

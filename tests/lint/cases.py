@@ -14,7 +14,7 @@ from lint.rows import FOUND, Row, Truth
 
 from zerowiz.core.findings import BadRelease, Severity
 from zerowiz.core.lint.config import Context
-from zerowiz.core.script.bindings import ScriptValue, State
+from zerowiz.core.script.facts import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
 

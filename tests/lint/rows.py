@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from zerowiz.core.findings import Severity
 from zerowiz.core.lint.config import Context
-from zerowiz.core.script.bindings import ScriptValue, State
+from zerowiz.core.script.facts import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.probe.files import read_bad_releases

@@ -24,7 +24,7 @@ from recorded import CallLog, Calls, FileAnswers, FilesLog, reading_here
 from zerowiz import __version__
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import encode
-from zerowiz.probe.host_files import Files, World, hash_uuids
+from zerowiz.probe.files import Files, World, hash_uuids
 from zerowiz.probe.machine.read_machine import read_machine
 
 # Remove from a recording what identifies its machine and users: UUIDs, names of hosts and jobs.

@@ -16,7 +16,7 @@ from recorded import BrokenAnswerError, Install, library, names, play, recording
 
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import replace
-from zerowiz.probe.host_files import hash_uuids
+from zerowiz.probe.files import hash_uuids
 
 each_recording = pytest.mark.parametrize("name", names())
 

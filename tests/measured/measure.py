@@ -47,7 +47,7 @@ from measured.trials import (
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT
-from zerowiz.app.resolve.model import count_or_trace, read_and_trace
+from zerowiz.app.resolve.resolved_job import count_or_trace, read_and_trace
 from zerowiz.core.launch.plan import launch_env, launcher_options
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.memory.micro_step import ReadModel

@@ -14,11 +14,11 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.own_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
 from zerowiz.core.job_end import SteadyStep, samples_of, steady_step
-from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.types import (
     Accelerator,
     Machine,
     with_gpus,
+    without_peer_to_peer,
 )
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.memory.estimate import Estimate

@@ -9,7 +9,7 @@ from probe.scripts import SCRIPTS
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
-from zerowiz.probe.config_file import read_config_file
+from zerowiz.probe.config_text import read_config_file
 from zerowiz.probe.script.read_script import read_script
 
 BY_HAND = """\

@@ -22,11 +22,12 @@ from zerowiz.core.lint.linter import check_accelerate
 from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe import config_text
-from zerowiz.probe.config_file import read_config_file, read_config_text
 from zerowiz.probe.config_text import (
     NamedFile,
     decode_config,
     looks_like_config,
+    read_config_file,
+    read_config_text,
     read_configs,
     read_yaml,
 )

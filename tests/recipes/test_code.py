@@ -124,7 +124,7 @@ def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Cop
 
 # The recipe `a remedy`: a reference that is run before training, and not held while it trains.
 
-REMEDY_MODULE = "zerowiz/core/decision/remedy_table.py"
+REMEDY_MODULE = "zerowiz/core/decision/remedies.py"
 CASES = "tests/core/decision/test_remedies.py"
 
 REMEDY = """\

@@ -14,9 +14,8 @@ from msgspec import Struct
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.decision.job import Job
-from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.names import parse_spec
-from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
+from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory, with_interconnect
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, outside_bytes
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import find_rates

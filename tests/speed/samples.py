@@ -8,9 +8,8 @@ from accuracy.split import Split, split_of
 from measured.rows import Row, family_of, rank_of, read_every_row, read_model, read_times
 from measured.trials import measured_step
 
-from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.names import parse_spec
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Machine, without_peer_to_peer
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import COSTS, Calibration, Costs, GpuRates, StepTime, find_rates

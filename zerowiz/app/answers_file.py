@@ -10,8 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import said_by_config
-from zerowiz.app.command import read_as_said, said_after
+from zerowiz.app.command import read_as_said, said_after, said_by_config
 from zerowiz.app.decide import Plan
 from zerowiz.app.machines.machine import means_cpu
 from zerowiz.app.options import (

@@ -32,7 +32,7 @@ from zerowiz.errors import UsageError, did_you_mean, in_python
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
-    from zerowiz.core.decision.remedy_table import Remedy
+    from zerowiz.core.decision.remedies import Remedy
     from zerowiz.core.findings import Finding
 
 # The script that a plan file names where no script was read.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import Enum
 
-from zerowiz.app.ask import Person
+from zerowiz.app.command import Person
 from zerowiz.app.decide import (
     Plan,
     machine_of,
@@ -17,7 +17,7 @@ from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.command_words import spell_change
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
-from zerowiz.core.decision.remedy_table import Expense, Remedy
+from zerowiz.core.decision.remedies import Expense, Remedy
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.settings import Change

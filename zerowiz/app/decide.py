@@ -45,8 +45,7 @@ from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.plan_json import encode_decision
-from zerowiz.core.script.bindings import RESUME
-from zerowiz.core.script.facts import Convention
+from zerowiz.core.script.facts import RESUME, Convention
 from zerowiz.core.script.settings import (
     ScriptRun,
     can_be_given,
@@ -73,8 +72,7 @@ from zerowiz.translation import _, in_english
 from zerowiz.ui import assumptions, sentences
 
 if TYPE_CHECKING:
-    from zerowiz.core.decision.remedies import Attempt
-    from zerowiz.core.decision.remedy_table import Remedy
+    from zerowiz.core.decision.remedies import Attempt, Remedy
 
 
 class DecidedJob(Struct, frozen=True, kw_only=True):
@@ -182,8 +180,8 @@ class RemedyFinder:
             RemedyScope,
             find_edits,
             find_remedies,
+            takes_back,
         )
-        from zerowiz.core.decision.remedy_table import takes_back  # noqa: PLC0415 - as above
 
         kept = frozenset(self._kept())
         scope = RemedyScope(
@@ -723,7 +721,7 @@ def with_plan(
     The plan goes first: a config is what a run takes, so where writing ends in between, no new
     config lies there without its reasons, and the hash in the plan shows that it is of another.
     """
-    from zerowiz.probe.host_files import hash_uuids  # noqa: PLC0415 - few plans are for this machine
+    from zerowiz.probe.files import hash_uuids  # noqa: PLC0415 - few plans are for this machine
 
     job, config = plan.decision.job, planned.file
     machine = without_identities(

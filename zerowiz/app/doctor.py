@@ -8,8 +8,15 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from zerowiz.app.ask import answer, by_default_of, open_questions
-from zerowiz.app.command import Command, find_script, read_to_launch, understand_command
+from zerowiz.app.command import (
+    Command,
+    answer,
+    by_default_of,
+    find_script,
+    open_questions,
+    read_to_launch,
+    understand_command,
+)
 from zerowiz.app.decide import Plan, note_basis, note_choices, plan_options, require_strategy
 from zerowiz.app.launch.start import deliver_plan, plan_of, preflight_input
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz import __version__
-from zerowiz.app.ask import open_questions
+from zerowiz.app.command import open_questions
 from zerowiz.app.decide import Plan
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch
 from zerowiz.app.launch.start import Start

@@ -330,7 +330,7 @@ def read_config_ranks(options: Options) -> "AccelerateFile | None":
     if options.config is None:
         return None
     # A launch without a config of its own reads none.
-    from zerowiz.probe.config_file import read_config_text  # noqa: PLC0415 - see above
+    from zerowiz.probe.config_text import read_config_text  # noqa: PLC0415 - see above
 
     file = read_config_text(options.config).accelerate
     return None if file is None or file.ranks is None else file

@@ -48,7 +48,7 @@ def plan_job(
         note_refusal(run, options, reporter)
     settings = settings_of(run)
     if not (options.model or settings.model_name):
-        from zerowiz.app.ask import answer, by_default_of  # noqa: PLC0415 - most plans are for a model
+        from zerowiz.app.command import answer, by_default_of  # noqa: PLC0415 - most plans are for a model
 
         options = answer(options, {"model": None}, by_default_of(settings if run else None))
     machine = _find_or_list(options, reporter)

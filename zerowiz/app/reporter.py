@@ -8,7 +8,7 @@ from zerowiz.errors import LostEdit, ZerowizError
 
 if TYPE_CHECKING:
     from zerowiz.core.decision.flowchart import Decision
-    from zerowiz.core.decision.remedy_table import Remedy
+    from zerowiz.core.decision.remedies import Remedy
     from zerowiz.core.job_end import AttemptRecord, JobEnd
     from zerowiz.core.launch.plan import LaunchPlan, Resume
     from zerowiz.core.script.facts import ScriptFacts

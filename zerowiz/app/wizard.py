@@ -7,12 +7,13 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from zerowiz.app.ask import Person, open_questions
 from zerowiz.app.choose_remedy import Again, Remedying, can_be_surer, decide_with
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
+    Person,
     answer_for,
+    open_questions,
     read_as_said,
     require_reachable,
     understand_command,

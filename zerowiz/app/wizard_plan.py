@@ -7,8 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.app.answers_file import NotTextError, plan_answers, write_answers
-from zerowiz.app.ask import Person
-from zerowiz.app.command import Command
+from zerowiz.app.command import Command, Person
 from zerowiz.app.decide import Plan, losses_shown, note_emulation, require_strategy
 from zerowiz.app.launch.start import Start, deliver_plan, note_script, plan_files
 from zerowiz.app.machines.machine import find_node, is_here
@@ -21,8 +20,8 @@ from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.arguments import Option
-from zerowiz.core.script.bindings import RESUME, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled, add_words
+from zerowiz.core.script.facts import RESUME, unsaid_arguments
 from zerowiz.core.script.programs import ProgramFile, list_changes
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategy_types import Strategy
@@ -31,7 +30,7 @@ from zerowiz.core.units import keep_batch
 from zerowiz.core.workload import SETTINGS, Method, Workload
 from zerowiz.emit.files import add_files, refuse_other_files, remove_added, write_files
 from zerowiz.errors import UsageError
-from zerowiz.probe.config_file import names_yaml, read_program_file
+from zerowiz.probe.config_text import names_yaml, read_program_file
 from zerowiz.probe.files import FILE_NAME, read_template
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.translation import _, listing

@@ -8,19 +8,28 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import Person, as_value, lacks_precision, open_questions, said_by_config
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
+    Person,
+    as_value,
+    lacks_precision,
+    open_questions,
     read_as_said,
     require_reachable,
+    said_by_config,
 )
 from zerowiz.app.decide import DecidedJob, decide_job, machine_of
 from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.resolve.model import check_model, read_near
-from zerowiz.app.resolve.resolved_job import ResolvedJob, own_config, resolve_job
+from zerowiz.app.resolve.resolved_job import (
+    ResolvedJob,
+    check_model,
+    own_config,
+    read_near,
+    resolve_job,
+)
 from zerowiz.app.resolve.workload import check_words, keep_steps, shared_by_script, splits
 from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
 from zerowiz.core.decision.flowchart import Decision
@@ -48,9 +57,8 @@ from zerowiz.core.decision.questions import (
 )
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.script.bindings import OwnModel, State, Words
 from zerowiz.core.script.config_delivery import add_settled, add_words
-from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.facts import OwnModel, ScriptFacts, State, Words
 from zerowiz.core.script.settings import (
     ScriptRun,
     ScriptSettings,
@@ -71,7 +79,7 @@ from zerowiz.errors import (
     UsageError,
     ZerowizError,
 )
-from zerowiz.probe.config_file import read_config_values
+from zerowiz.probe.config_text import read_config_values
 from zerowiz.probe.files import read_known_models, read_version
 from zerowiz.probe.output_folder import find_persons_configs
 from zerowiz.probe.preflight.read_facts import find_programs

@@ -1,4 +1,4 @@
 """Reads the world and changes nothing: drivers, hosts, models, configs, scripts, files.
 
-Begin with the folder of the thing. A machine is read through the `World` of `host_files.py`.
+Begin with the folder of the thing. A machine is read through the `World` of `files.py`.
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerowiz.core.decision.job import Job
     from zerowiz.core.dsconfig.merge import KeyEdit, RemovedKey
     from zerowiz.core.launch.provenance import BatchChange
-    from zerowiz.core.script.bindings import ScriptValue
+    from zerowiz.core.script.facts import ScriptValue
 
 
 # What of a base is worth a word; all else that is there stays as well.

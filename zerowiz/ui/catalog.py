@@ -5,7 +5,7 @@ from typing import TextIO
 
 from zerowiz.core.catalog import Offer, Offers
 from zerowiz.core.decision.job import Job, Objective
-from zerowiz.core.machine.interconnect import spell_network
+from zerowiz.core.machine.types import spell_network
 from zerowiz.core.machine_kinds import PriceList
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui import sentences

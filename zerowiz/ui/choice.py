@@ -1,6 +1,6 @@
 """Say what was chosen of what a job leaves open, among what, and how to have one's own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 from zerowiz.core.decision.evaluate import Verdict
@@ -12,6 +12,7 @@ from zerowiz.core.decision.open_settings import (
     Limit,
     Search,
 )
+from zerowiz.core.settings import as_typed
 from zerowiz.core.workload import Workload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.text import (
@@ -59,40 +60,37 @@ def split_of(step: Workload) -> str:
     return f"{step.micro_batch} x {step.accumulation_steps}"
 
 
+# What else a search may change of a step.
+_CHANGES: Mapping[str, Callable[[Workload], str]] = {
+    "gradient_checkpointing": lambda step: (
+        _("gradient checkpointing")
+        if step.gradient_checkpointing
+        else _("no gradient checkpointing")
+    ),
+    "attention": lambda step: _("{attention} attention", attention=step.attention),
+    "loss": lambda step: _("{loss} loss", loss=step.loss),
+    "sequence_parallel": lambda step: _(
+        "{shared} GPUs for each sequence", shared=step.sequence_parallel
+    ),
+}
+
+
+def _differing(step: Workload, before: Workload) -> list[str]:
+    return [name for name in _CHANGES if getattr(step, name) != getattr(before, name)]
+
+
 def _changed(step: Workload, before: Workload) -> Iterator[str]:
     """What is not as it was."""
     if _is_split(step, before):
         yield _("micro-batch {split}", split=split_of(step))
-    if step.gradient_checkpointing is not before.gradient_checkpointing:
-        yield (
-            _("gradient checkpointing")
-            if step.gradient_checkpointing
-            else _("no gradient checkpointing")
-        )
-    if step.attention is not before.attention:
-        yield _("{attention} attention", attention=step.attention)
-    if step.loss is not before.loss:
-        yield _("{loss} loss", loss=step.loss)
-    if step.sequence_parallel != before.sequence_parallel:
-        yield _("{shared} GPUs for each sequence", shared=step.sequence_parallel)
+    yield from (_CHANGES[name](step) for name in _differing(step, before))
 
 
 def _words(step: Workload, before: Workload, *, by_script: bool) -> Iterator[str]:
-    """The options that keep what it was."""
+    """The options that keep it as it was."""
     if _is_split(step, before):
         yield f"$micro_batch {before.micro_batch if by_script else 'N'}"
-    if step.gradient_checkpointing is not before.gradient_checkpointing:
-        yield (
-            "$gradient_checkpointing"
-            if before.gradient_checkpointing
-            else "$no_gradient_checkpointing"
-        )
-    if step.attention is not before.attention:
-        yield f"$attention {before.attention}"
-    if step.loss is not before.loss:
-        yield f"$loss {before.loss}"
-    if step.sequence_parallel != before.sequence_parallel:
-        yield f"$sequence_parallel {before.sequence_parallel}"
+    yield from (as_typed(name, getattr(before, name)) for name in _differing(step, before))
 
 
 _UNFIT = {

@@ -7,8 +7,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from zerowiz.core.command_words import spell
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, parts
 from zerowiz.core.decision.flowchart import Decision, FlowchartQuestion, FlowchartStep, find_path
-from zerowiz.core.decision.open_settings import Grid, GridCell, index_of
-from zerowiz.core.decision.remedy_table import Remedy
+from zerowiz.core.decision.open_settings import Grid, GridCell
+from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocations import MemoryPart
 from zerowiz.core.workload import Accounting
@@ -536,7 +536,8 @@ def _job(decision: Decision) -> str:
 
 
 def _sliders(grid: Grid) -> str:
-    batch, length = index_of(grid, grid.own)
+    batch = grid.micro_batch_stops.index(grid.own.micro_batch)
+    length = grid.sequence_tokens.index(grid.own.sequence_tokens)
     why = prose(grid.why_fewer)
     note = f'<p class="dim">{_("No other settings: {why}", why=why)}</p>' if why else ""
     return (

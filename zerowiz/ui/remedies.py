@@ -5,7 +5,7 @@ from typing import TextIO
 
 from zerowiz.core.command_words import spell, spell_change
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.remedy_table import Remedy
+from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Strategy

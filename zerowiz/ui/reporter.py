@@ -15,7 +15,7 @@ from zerowiz.ui.text import error as show_error
 from zerowiz.ui.text import note
 
 if TYPE_CHECKING:
-    from zerowiz.core.decision.remedy_table import Remedy
+    from zerowiz.core.decision.remedies import Remedy
     from zerowiz.core.job_end import AttemptRecord, JobEnd
     from zerowiz.core.launch.plan import LaunchPlan, Resume
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, Reason
 from zerowiz.core.decision.questions import Choice, Question
-from zerowiz.core.decision.remedy_table import Remedy
+from zerowiz.core.decision.remedies import Remedy
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile

@@ -12,10 +12,7 @@ from ranks.harness import rank_environ, read_reports, run
 from recorded import Install, library
 
 from zerowiz.app.decide import plan_options
-from zerowiz.app.launch.start import (
-    note_findings,
-    require_no_error,
-)
+from zerowiz.app.launch.start import note_findings, require_no_error
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.decision.job import Objective

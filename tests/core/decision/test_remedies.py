@@ -18,12 +18,14 @@ from zerowiz.core.decision.flowchart import (
     decide,
 )
 from zerowiz.core.decision.job import Job
-from zerowiz.core.decision.remedies import RemedyScope, find_edits, find_remedies
-from zerowiz.core.decision.remedy_table import (
+from zerowiz.core.decision.remedies import (
     CHEAP,
     Expense,
     Kind,
     Remedy,
+    RemedyScope,
+    find_edits,
+    find_remedies,
     quantize,
     raise_budget,
     shorten,
@@ -31,7 +33,6 @@ from zerowiz.core.decision.remedy_table import (
     train_adapters,
     worth_offering,
 )
-from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import (
@@ -43,6 +44,7 @@ from zerowiz.core.machine.types import (
     Nic,
     pick_gpus,
     with_host_memory,
+    with_interconnect,
 )
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.model.from_name import model_from_size, parse_size

@@ -15,7 +15,7 @@ from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.findings import Edit, Finding, Rule, Severity
 from zerowiz.core.lint.config import Context
 from zerowiz.core.lint.linter import RULES, apply_edits, fix_text, lint
-from zerowiz.core.script.bindings import ScriptValue, State
+from zerowiz.core.script.facts import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Strategy

@@ -4,21 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.interconnect import (
+from zerowiz.core.machine.types import (
     NVLINK_BYTES_PER_S,
     PCIE_PATHS,
-    NvLink,
-    PairAnswers,
-    Ports,
-    RemoteType,
-    lanes_bytes_per_s,
-    link_pair,
-    slot_bytes_per_s,
-    spell_network,
-    with_interconnect,
-    without_peer_to_peer,
-)
-from zerowiz.core.machine.types import (
     Accelerator,
     Gpu,
     Interconnect,
@@ -28,10 +16,20 @@ from zerowiz.core.machine.types import (
     Network,
     NetworkKind,
     Nic,
+    NvLink,
+    PairAnswers,
     PairLink,
     PciePath,
     PcieSlot,
+    Ports,
+    RemoteType,
     join_pairs,
+    lanes_bytes_per_s,
+    link_pair,
+    slot_bytes_per_s,
+    spell_network,
+    with_interconnect,
+    without_peer_to_peer,
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError

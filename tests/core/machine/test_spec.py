@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.interconnect import NVLINK_BYTES_PER_S
 from zerowiz.core.machine.names import (
     GpuModel,
     Instance,
@@ -18,6 +17,7 @@ from zerowiz.core.machine.names import (
     parse_spec,
 )
 from zerowiz.core.machine.types import (
+    NVLINK_BYTES_PER_S,
     Host,
     LinkClass,
     Machine,

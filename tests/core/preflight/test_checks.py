@@ -72,8 +72,7 @@ from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Loss, Method, Precision, Trainer, Workload
 from zerowiz.errors import page_of
-from zerowiz.probe.files import read_bad_releases
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.files import Files, read_bad_releases
 from zerowiz.probe.preflight.read_facts import read_facts
 
 

@@ -17,9 +17,15 @@ from zerowiz.core.script.arguments import (
     field_options,
     write_words,
 )
-from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.config_delivery import deliver
-from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
+from zerowiz.core.script.facts import (
+    Convention,
+    Obstacle,
+    ScriptFacts,
+    ScriptValue,
+    State,
+    ValueSource,
+)
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings, check_accelerator
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Integration, Method, Optimizer, Precision

@@ -7,9 +7,15 @@ import msgspec.yaml
 import pytest
 
 from zerowiz.core.script.arguments import Reads, ScriptParser, field_options
-from zerowiz.core.script.bindings import ScriptValue, State, read_said
 from zerowiz.core.script.config_delivery import deliver
-from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.facts import (
+    Convention,
+    ScriptFacts,
+    ScriptValue,
+    State,
+    ValueSource,
+    read_said,
+)
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.script.settings_file import SettingsFile, render_values
 from zerowiz.core.structs import replace

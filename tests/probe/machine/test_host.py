@@ -9,7 +9,7 @@ from recorded import FileAnswers, RecordedFiles
 
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Host, LinkClass
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import Files, Space, hash_uuids
+from zerowiz.probe.files import Files, Space, hash_uuids
 from zerowiz.probe.machine.host import (
     cpu_machine,
     parse_cgroup_paths,

@@ -29,13 +29,20 @@ from recorded import (
     without,
 )
 
-from zerowiz.core.machine.interconnect import without_peer_to_peer
-from zerowiz.core.machine.types import Gpu, GpuProcess, LinkClass, Machine, MachineSource, PcieSlot
+from zerowiz.core.machine.types import (
+    Gpu,
+    GpuProcess,
+    LinkClass,
+    Machine,
+    MachineSource,
+    PcieSlot,
+    without_peer_to_peer,
+)
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.probe.host_files import CALL_TIMEOUT_S, World
+from zerowiz.probe.files import CALL_TIMEOUT_S, World
 from zerowiz.probe.machine import nvml_calls
 from zerowiz.probe.machine.nvml_calls import Unavailable
 from zerowiz.probe.machine.nvml_child import Announce, DriverFailedError, read_in_child

@@ -19,7 +19,7 @@ from recorded import (
 
 from zerowiz.core.machine.types import LinkClass, Machine, MachineSource
 from zerowiz.errors import ExitCode, PreflightError, UsageError
-from zerowiz.probe.host_files import Files, World
+from zerowiz.probe.files import Files, World
 from zerowiz.probe.machine.read_machine import read_machine
 
 GIB = 2**30

@@ -29,7 +29,7 @@ from zerowiz.probe.machine.scheduler import (
 
 SEE = """
 from pathlib import Path
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.files import Files
 from zerowiz.probe.machine.scheduler import read_launch_environment
 print(read_launch_environment({}, Files(root=Path("/nowhere"))))
 """

@@ -25,7 +25,7 @@ from zerowiz.core.preflight.facts import (
     Op,
     Toolchain,
 )
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.files import Files
 from zerowiz.probe.preflight import read_facts
 from zerowiz.probe.preflight.read_facts import (
     can_write,

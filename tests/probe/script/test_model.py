@@ -4,7 +4,7 @@ import pytest
 from probe.reading import facts_of, value_of
 
 from zerowiz.core.model.from_name import config_of_gpt, guess_model
-from zerowiz.core.script.bindings import OwnModel
+from zerowiz.core.script.facts import OwnModel
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.probe.script.read_script import parse_script

@@ -8,8 +8,7 @@ from paths import TEMPLATES
 from probe.reading import HF_CALL, facts_of, value_of
 
 from zerowiz.core.script.arguments import Scalar
-from zerowiz.core.script.bindings import Resolver, State
-from zerowiz.core.script.facts import Convention, Placement
+from zerowiz.core.script.facts import Convention, Placement, Resolver, State
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.script.read_script import parse_script, read_script

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from probe.reading import HF_CALL, facts_of
 
 from zerowiz.core.script.arguments import Option, ScriptParser, Takes
-from zerowiz.core.script.bindings import unsaid_arguments
-from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts, unsaid_arguments
 from zerowiz.core.structs import replace
 from zerowiz.probe.script.read_script import parse_script
 

@@ -8,8 +8,7 @@ from paths import ROOT, TEMPLATES
 from probe.reading import ENGINE, PREPARED, TRAINED
 from probe.scripts import SCRIPTS
 
-from zerowiz.core.script.bindings import Resolver
-from zerowiz.core.script.facts import ScriptFacts, StageKind
+from zerowiz.core.script.facts import Resolver, ScriptFacts, StageKind
 from zerowiz.probe.script.read_script import parse_script
 from zerowiz.probe.script.source import is_one_rank
 

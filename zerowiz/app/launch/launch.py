@@ -6,12 +6,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import Person, confirms
 from zerowiz.app.choose_remedy import decide_with
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
+    Person,
     answer_for,
     asker,
+    confirms,
     find_script,
     read_to_launch,
     understand_command,
@@ -34,7 +35,7 @@ from zerowiz.core.structs import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.job import execute
 from zerowiz.errors import ExitCode, PreflightError, UsageError
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.files import Files
 from zerowiz.probe.machine.scheduler import read_launch_environment
 from zerowiz.translation import _
 from zerowiz.ui import sentences

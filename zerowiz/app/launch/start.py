@@ -83,8 +83,7 @@ from zerowiz.emit.files import refuse_loss, release, write_held, write_private
 from zerowiz.emit.job import Watch, noted_signals, supervise, watched_env
 from zerowiz.emit.processes import read_measured
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.probe.files import read_bad_releases, read_version
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.files import Files, read_bad_releases, read_version
 from zerowiz.probe.nodes import find_master_address, read_env_lines, read_hostfile
 from zerowiz.probe.preflight.read_facts import (
     CheckpointStates,

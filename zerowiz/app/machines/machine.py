@@ -111,7 +111,7 @@ def state_links(machine: Machine, text: str | None) -> Machine:
     """The machine with the links that a person states."""
     if text is None:
         return machine
-    from zerowiz.core.machine.interconnect import with_interconnect  # noqa: PLC0415 - takes long to load
+    from zerowiz.core.machine.types import with_interconnect  # noqa: PLC0415 - takes long to load
 
     return with_interconnect(machine, text)
 

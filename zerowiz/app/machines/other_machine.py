@@ -37,7 +37,7 @@ def note_network(machine: Machine, options: Options) -> Machine:
     if named_instance(options.machine or "", read_instances()) is not None:
         return machine
     # Most machines have one node.
-    from zerowiz.core.machine.interconnect import spell_network  # noqa: PLC0415 - see above
+    from zerowiz.core.machine.types import spell_network  # noqa: PLC0415 - see above
     from zerowiz.core.machine_kinds import assume_network  # noqa: PLC0415 - see above
 
     gpu = find_model(machine.gpus[0].name, read_gpu_table())

@@ -18,7 +18,7 @@ from zerowiz.core.machine.types import Machine, with_gpus
 from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.host_files import hash_uuids
+from zerowiz.probe.files import hash_uuids
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.ui import machine as machine_text
 

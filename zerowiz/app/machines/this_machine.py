@@ -12,7 +12,7 @@ from zerowiz.app.options import (
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import CALL_TIMEOUT_S, Files, World
+from zerowiz.probe.files import CALL_TIMEOUT_S, Files, World
 from zerowiz.probe.machine.host import cpu_machine, with_number_formats
 from zerowiz.probe.machine.read_machine import read_here, read_machine
 

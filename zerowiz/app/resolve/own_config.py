@@ -24,8 +24,7 @@ from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SWITCHED, Integration, Workload
 from zerowiz.errors import ConfigMistakeError
-from zerowiz.probe.config_file import read_config_text, read_config_values
-from zerowiz.probe.config_text import is_yaml
+from zerowiz.probe.config_text import is_yaml, read_config_text, read_config_values
 from zerowiz.probe.files import read_ds_schema, read_version
 from zerowiz.ui import check as check_text
 

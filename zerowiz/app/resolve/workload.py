@@ -13,7 +13,7 @@ from zerowiz.core.decision.job import native_precision
 from zerowiz.core.dsconfig.own_config import UserConfig
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG, unknown_word
-from zerowiz.core.script.bindings import ScriptValue, State
+from zerowiz.core.script.facts import ScriptValue, State
 from zerowiz.core.script.settings import AddedWords, ScriptRun, ScriptSettings
 from zerowiz.core.settings import HYPERPARAMETERS, LEARNING, Origin, SettingValue, as_typed
 from zerowiz.core.structs import replace

@@ -751,14 +751,3 @@ def list_lengths(tokens: int, model: Model) -> tuple[int, ...]:
 def _around(number: int, least: int, count: int) -> tuple[int, ...]:
     first = max(least.bit_length(), number.bit_length() - _BELOW) - 1
     return tuple(sorted({number, *(2**power for power in range(first, first + count))}))
-
-
-def index_of(grid: Grid, cell: GridCell) -> tuple[int, int]:
-    """Where the settings of a cell stand on both axes."""
-    return _index(grid.micro_batch_stops, cell.micro_batch), _index(
-        grid.sequence_tokens, cell.sequence_tokens
-    )
-
-
-def _index(stops: Sequence[int], value: int) -> int:
-    return list(stops).index(value)

@@ -5,53 +5,535 @@ that order until the job fits, and then left out again where they are not needed
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 
 from msgspec import Struct
 
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
+from zerowiz.core.command_words import flags
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
 from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
     OffloadChoice,
     choose_leanest,
+    considered,
     decide,
 )
-from zerowiz.core.decision.job import Job
-from zerowiz.core.decision.remedy_table import (
-    CHEAP,
-    LEANER,
-    ROUNDING,
-    Kind,
-    Patch,
-    Remedy,
-    add_host_memory,
-    allow_offload,
-    allow_slow,
-    make_remedy,
-    on_machine,
-    quantize,
-    raise_budget,
-    shorten,
-    state_network,
-    train_adapters,
-    unpin_stage,
-    use_bf16,
-    worth_offering,
-)
-from zerowiz.core.machine.interconnect import spell_network
+from zerowiz.core.decision.job import Job, list_shared, shared_by
 from zerowiz.core.machine.names import GpuModel, match_models
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Machine,
+    Network,
+    NetworkKind,
+    pick_gpus,
+    spell_network,
+    with_host_memory,
+)
 from zerowiz.core.machine_kinds import GPUS_OF_A_NODE, NODES, MachineKind, Size
+from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.model.from_name import KnownModel, find_siblings, model_from_size, parse_size
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.settings import Change
-from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.speed.costs import GpuRates, StepTime, find_rates
+from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Precision
+from zerowiz.core.workload import (
+    Accounting,
+    Attention,
+    Loss,
+    Method,
+    Precision,
+    StateDtype,
+    Trainer,
+)
 from zerowiz.errors import UsageError
+
+
+class Expense(StrEnum):
+    """What a change costs besides time, the cheapest first; other programs read these names."""
+
+    PRECISION = "precision"
+    """Weights or optimizer states in fewer bits."""
+    SEQUENCE = "sequence"
+    """Shorter sequences than the data has."""
+    METHOD = "method"
+    """Adapters instead of all parameters."""
+    BUDGET = "memory_budget"
+    """More of each GPU than a person allowed."""
+    HOST_MEMORY = "host_memory"
+    GPUS = "gpus"
+    """More GPUs, larger ones, or more nodes."""
+    MODEL = "model"
+    """Another model."""
+
+
+# What is not here costs time alone.
+_COSTS: Mapping[str, Expense] = {
+    "precision": Expense.PRECISION,
+    "optimizer_state_dtype": Expense.PRECISION,
+    "sequence_tokens": Expense.SEQUENCE,
+    "method": Expense.METHOD,
+    "memory_budget": Expense.BUDGET,
+    "host_memory": Expense.HOST_MEMORY,
+    "machine": Expense.GPUS,
+    "model": Expense.MODEL,
+}
+_BY_PRICE = tuple(Expense)
+
+
+def costs_of(change: Change) -> frozenset[Expense]:
+    """What a change costs besides time."""
+    costs = {_COSTS[name] for name in change if name in _COSTS}
+    # Adapters on weights in 4 bits are less exact than adapters alone.
+    return frozenset(costs | ({Expense.PRECISION} if change.get("method") == "qlora" else set()))
+
+
+def _same_job(job: Job) -> Job:
+    return job
+
+
+def _same_constraints(constraints: Constraints) -> Constraints:
+    return constraints
+
+
+class Patch(Struct, frozen=True, kw_only=True):
+    """One change of a job, as options say it; it can be made of the job after any other."""
+
+    change: Change
+    job: Callable[[Job], Job] = _same_job
+    """What it makes of a job; raises a UsageError where the job cannot be so."""
+    constraints: Callable[[Constraints], Constraints] = _same_constraints
+    """What it makes of the constraints."""
+
+
+class Remedy(Struct, frozen=True, kw_only=True):
+    """A change of options, and the strategy that it leads to."""
+
+    change: Change
+    strategy: str
+    verdict: Verdict
+    """Of that strategy."""
+    device_bytes: int
+    """What it takes of each GPU."""
+    budget_bytes: int | None
+    frees_bytes: int
+    """Of each GPU, compared with the same strategy before."""
+    step_time: StepTime | None = None
+    """None where none is predicted."""
+    time_fraction: float | None = None
+    """The time of a token, divided by that of the plan; where none fits, of the job if it did."""
+    more_host_bytes: int | None = None
+    """What must be added to the memory of each node; None where nobody knows what it has."""
+    global_batch: int | None = None
+    """What becomes of a script's, on other GPUs; None where it stays."""
+    edit: str | None = None
+    """What has to be changed in the script first; None where the options alone do it."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """None where no time is predicted."""
+        return None if self.step_time is None else self.step_time.expected_seconds
+
+    @property
+    def costs(self) -> frozenset[Expense]:
+        """What it costs besides time."""
+        return costs_of(self.change)
+
+    @property
+    def sequence_tokens(self) -> int:
+        """What is left of a sequence; 0 where they stay as long as they are."""
+        return int(self.change.get("sequence_tokens", 0))
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether what it leads to runs, as far as anything was measured."""
+        return self.verdict in {Verdict.FITS, Verdict.TIGHT}
+
+    def encode(self) -> dict[str, object]:
+        """As `plan --json` has it."""
+        return {
+            "change": {flags()[name]: value for name, value in self.change.items()},
+            "strategy": self.strategy,
+            "verdict": self.verdict.value,
+            "frees_bytes": self.frees_bytes,
+            "device_bytes": self.device_bytes,
+            "budget_bytes": self.budget_bytes,
+            "step_seconds": self.step_seconds,
+            "time_fraction": self.time_fraction,
+            "costs": sorted(cost.value for cost in self.costs),
+            "more_host_bytes": self.more_host_bytes,
+            "global_batch": self.global_batch,
+            "edit": self.edit,
+        }
+
+
+def seconds_per_token(evaluated: StrategyEstimate) -> float | None:
+    """Of the whole job; None where no time is predicted."""
+    time = evaluated.step_time
+    return None if time is None else time.expected_seconds / time.tokens
+
+
+def own_seconds_per_token(decision: Decision) -> float | None:
+    """Of what was chosen; where nothing fits, of the job as it is if memory were no matter.
+
+    That has the fastest strategy that it could have then. What is offloaded, and what the allocator
+    flushes, is left out: it is there for want of memory.
+    """
+    if decision.chosen is not None:
+        return seconds_per_token(decision.chosen)
+    plain = [e for e in decision.allowed if e.strategy.offload is Offload.NONE]
+    times = [estimate.step_time for estimate in plain or decision.allowed]
+    known = [time.roomy_seconds / time.tokens for time in times if time is not None]
+    return min(known) if len(known) == len(times) else None
+
+
+def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) -> Remedy:
+    """The change that leads from a decision to this strategy.
+
+    Compared with the same strategy before, so that another one does not count as freed memory.
+    """
+    is_real = decision.job.accounting is Accounting.REAL
+    before = decision.of(chosen.strategy) if is_real else decision.closest
+    old_time, new_time = own_seconds_per_token(decision), seconds_per_token(chosen)
+    available_bytes = decision.job.machine.host.available_bytes
+    more_host_bytes = None
+    if "host_memory" in change and available_bytes is not None:
+        more_host_bytes = max(0, (chosen.host_budget_bytes or 0) - available_bytes)
+    return Remedy(
+        change=change,
+        strategy=chosen.strategy.name,
+        verdict=chosen.verdict,
+        device_bytes=chosen.device_bytes,
+        budget_bytes=chosen.budget_bytes,
+        frees_bytes=max(0, before.device_bytes - chosen.device_bytes),
+        step_time=chosen.step_time,
+        time_fraction=None if old_time is None or new_time is None else new_time / old_time,
+        more_host_bytes=more_host_bytes,
+    )
+
+
+_SAME_FRACTION = 0.02
+"""Times that differ by no more are the same."""
+
+
+def _keeps_the_step(remedy: Remedy) -> bool:
+    """Whether it changes the evaluation alone: whatever is faster changes what is trained."""
+    return remedy.change.keys() == {"eval_batch"}
+
+
+def _is_dominated(remedy: Remedy, by: Remedy) -> bool:
+    """Whether another remedy gives as much at no more cost.
+
+    Nobody knows here what machines cost, nor whether a link is there that would have to be. Another
+    loss takes a library, or a change of the script's code: a step without it stays beside it.
+    """
+    if by.change == remedy.change:
+        return True
+    elsewhere = {"machine", "interconnect"} & by.change.keys()
+    takes_code = "loss" in by.change and "loss" not in remedy.change
+    is_cut = 0 < by.sequence_tokens < remedy.sequence_tokens
+    if elsewhere or takes_code or is_cut or _keeps_the_step(remedy):
+        return False
+    if not by.costs <= remedy.costs or (remedy.is_sure and not by.is_sure):
+        return False
+    if remedy.time_fraction is None or by.time_fraction is None:
+        return False
+    factor = 1 + _SAME_FRACTION
+    as_fast = by.time_fraction <= remedy.time_fraction * factor
+    same = by.costs == remedy.costs and remedy.time_fraction <= by.time_fraction * factor
+    # Of those that cost the same, the one that changes least, then the first, is kept.
+    return as_fast and (not same or len(by.change) <= len(remedy.change))
+
+
+def worth_offering(
+    remedies: Iterable[Remedy], kept: frozenset[str] = frozenset()
+) -> tuple[Remedy, ...]:
+    """Those that no other one dominates, the cheapest first: in quality and money, then in time.
+
+    Those that cost anything of what somebody said stand last.
+
+    Args:
+        remedies: In the order in which they stay where nothing tells their costs apart.
+        kept: The settings that somebody said.
+    """
+    offered: list[Remedy] = []
+    for remedy in remedies:
+        if any(_is_dominated(remedy, by) for by in offered):
+            continue
+        offered = [other for other in offered if not _is_dominated(other, remedy)]
+        offered.append(remedy)
+    offered.sort(key=lambda remedy: (takes_back(remedy, kept), price_of(remedy)))
+    return tuple(offered)
+
+
+def takes_back(remedy: Remedy, kept: frozenset[str]) -> bool:
+    """Whether it costs anything of these settings, which somebody said."""
+    return any(name in kept and name in _COSTS for name in remedy.change)
+
+
+# A run that takes so many times as long is paid for like other hardware.
+_SLOW_TIMES = 5
+
+
+def price_of(remedy: Remedy) -> tuple[bool, tuple[int, ...], bool, int, bool, float]:
+    """What remedies are sorted by: what they cost besides time, the dearest first, then time.
+
+    One that changes the evaluation alone is the first. A slow run stands behind other hardware. Of
+    shorter sequences the longest cost least. What may not fit stands behind what costs as much.
+    """
+    costs = {_BY_PRICE.index(cost) for cost in remedy.costs}
+    is_slow = (remedy.time_fraction or 0.0) >= _SLOW_TIMES
+    if is_slow:
+        costs.add(_BY_PRICE.index(Expense.GPUS))
+    dearest = tuple(sorted(costs, reverse=True))
+    may_fail = remedy.verdict is Verdict.UNCERTAIN
+    by_time = remedy.time_fraction or 0.0
+    longest = -remedy.sequence_tokens
+    return not _keeps_the_step(remedy), dearest, is_slow, longest, may_fail, by_time
+
+
+# The single changes of a job that may make it fit, as a table: each yields the mildest first.
+
+Kind = Callable[[Job, Constraints], Iterator[Patch]]
+
+# NVIDIA's reference designs for H100 have one NDR adapter, 400 Gb/s, for each GPU; one is enough to
+# count as fast.
+_INFINIBAND = "infiniband:400Gb/s"
+_INFINIBAND_BYTES_PER_S = 50_000_000_000
+_LEAST_TOKENS = 256
+# Below this part of the others' free memory, another job holds the rest, and not a display.
+_BUSY_FRACTION = 0.9
+_MIB, _GIB = 2**20, 2**30
+# More than any host has.
+_ANY_HOST_BYTES = 2**50
+
+
+def _step(**settings: int | StrEnum) -> Patch:
+    """Other settings of the training step."""
+
+    def change(job: Job) -> Job:
+        return replace(job, workload=replace(job.workload, **settings))  # type: ignore[arg-type]
+
+    texts = {name: str(v) if isinstance(v, str) else v for name, v in settings.items()}
+    return Patch(change=texts, job=change)
+
+
+def state_network(job: Job, _: Constraints) -> Iterator[Patch]:
+    """The statement that a network of which nothing is known is InfiniBand."""
+    machine = job.machine
+    is_known = machine.network.nics or machine.network.kind is not NetworkKind.UNKNOWN
+    if machine.nodes > 1 and not is_known:
+        network = Network(kind=NetworkKind.INFINIBAND, bytes_per_s=_INFINIBAND_BYTES_PER_S)
+        yield Patch(
+            change={"interconnect": _INFINIBAND},
+            job=lambda job: replace(job, machine=replace(job.machine, network=network)),
+        )
+
+
+def leave_busy_gpus(job: Job, _: Constraints) -> Iterator[Patch]:
+    """The GPUs of one node without the fullest of them, as long as one has clearly less room."""
+    gpus = job.machine.gpus
+    free = [gpu.free_bytes for gpu in gpus if gpu.free_bytes is not None]
+    sliced = any(gpu.mig_slice is not None for gpu in gpus)
+    if job.machine.nodes > 1 or job.machine.lives_on_host or sliced or len(free) < len(gpus):
+        return
+    for busy_bytes, least_bytes in pairwise(sorted(set(free))):
+        if busy_bytes < _BUSY_FRACTION * least_bytes:
+            chosen = [gpu for gpu in gpus if (gpu.free_bytes or 0) >= least_bytes]
+            machine = pick_gpus(job.machine, chosen)
+            yield Patch(
+                change={"gpus": ",".join(gpu.label for gpu in chosen)},
+                job=partial(on_machine, machine=machine, rates=job.rates),
+            )
+
+
+def on_machine(job: Job, machine: Machine, rates: GpuRates | None) -> Job:
+    """The job on other GPUs, of which nothing says what was seen on its own."""
+    return replace(job, machine=machine, rates=rates, calibration=None)
+
+
+def use_bf16(job: Job, _: Constraints) -> Iterator[Patch]:
+    """Weights in bf16 instead of fp32."""
+    w = job.workload
+    if w.precision is Precision.FP32 and w.torch_autocast is None and job.machine.takes_bf16:
+        yield _step(precision=Precision.BF16)
+
+
+def use_sdpa(job: Job, _: Constraints) -> Iterator[Patch]:
+    """A fused attention kernel, which keeps no scores."""
+    if job.workload.attention.row.keeps_scores and job.own_trace is None:
+        yield _step(attention=Attention.SDPA)
+
+
+def _cut_loss(loss: Loss, job: Job, _: Constraints) -> Iterator[Patch]:
+    """A loss that never holds all logits, which grow with the sequence and the vocabulary."""
+    w = job.workload
+    # The kernels of a package are Triton's, which has no driver for a CPU.
+    runs_here = job.machine.accelerator is Accelerator.CUDA or LOSS_ROWS[loss].package is None
+    by_rule = job.accounting is Accounting.TEXTBOOK
+    if w.loss is Loss.PLAIN and w.trainer is Trainer.SFT and runs_here and not by_rule:
+        yield _step(loss=loss)
+
+
+CUT_LOSSES: tuple[Kind, ...] = tuple(
+    partial(_cut_loss, loss) for loss in LOSS_ROWS if loss is not Loss.PLAIN
+)
+
+
+def evaluate_fewer(job: Job, _: Constraints) -> Iterator[Patch]:
+    """Fewer sequences evaluated at a time, by halves; training is as it was."""
+    sequences = job.workload.eval_batch
+    while sequences > 1:
+        sequences //= 2
+        yield _step(eval_batch=sequences)
+
+
+def recompute(job: Job, _: Constraints) -> Iterator[Patch]:
+    """Gradient checkpointing."""
+    if not job.workload.gradient_checkpointing:
+        yield _step(gradient_checkpointing=True)
+
+
+def share_sequences(job: Job, _: Constraints) -> Iterator[Patch]:
+    """GPUs of a node that share each sequence, the fewest first: the same global batch."""
+    step = job.workload
+    for ranks in list_shared(job) if step.sequence_parallel == 1 else ():
+        steps = shared_by(step, ranks).accumulation_steps
+        yield _step(sequence_parallel=ranks, accumulation_steps=steps)
+
+
+def split_batch(job: Job, _: Constraints) -> Iterator[Patch]:
+    """A part of the micro-batch at a time, in as many more micro-steps: the same global batch."""
+    batch, steps = job.workload.micro_batch, job.workload.accumulation_steps
+    for parts in range(2, batch + 1):
+        if batch % parts == 0:
+            yield _step(micro_batch=batch // parts, accumulation_steps=steps * parts)
+
+
+def unpin_stage(_: Job, constraints: Constraints) -> Iterator[Patch]:
+    """Any stage, where one was set; then any offload too, where that was set."""
+    if constraints.stage is None:
+        return
+    yield Patch(change={"stage": "auto"}, constraints=partial(replace, stage=None))
+    if constraints.offload not in {None, OffloadChoice.AUTO}:
+        yield Patch(
+            change={"stage": "auto", "offload": "auto"},
+            constraints=partial(replace, stage=None, offload=OffloadChoice.AUTO),
+        )
+
+
+def shard_one_gpu(job: Job, constraints: Constraints) -> Iterator[Patch]:
+    """ZeRO-3 on one GPU: it shards nothing there, and holds fewer copies than stage 0."""
+    if job.machine.world_size == 1 and constraints.free:
+        yield Patch(change={"stage": "3"}, constraints=partial(replace, stage=3))
+
+
+def allow_offload(_: Job, constraints: Constraints) -> Iterator[Patch]:
+    """Optimizer states and weights in host memory, where that was forbidden or is not asked for."""
+    if constraints.offload is not OffloadChoice.AUTO:
+        yield Patch(
+            change={"offload": "auto"}, constraints=partial(replace, offload=OffloadChoice.AUTO)
+        )
+
+
+def allow_slow(_: Job, constraints: Constraints) -> Iterator[Patch]:
+    """ZeRO-3 over a slow link."""
+    if not constraints.allow_slow:
+        yield Patch(change={"allow_slow": True}, constraints=partial(replace, allow_slow=True))
+
+
+def halve_states(job: Job, _: Constraints) -> Iterator[Patch]:
+    """Optimizer states in bf16."""
+    if job.workload.precision is Precision.BF16 and job.state_dtype is not StateDtype.BF16:
+        yield Patch(
+            change={"optimizer_state_dtype": "bf16"},
+            job=lambda job: replace(job, state_dtype=StateDtype.BF16),
+        )
+
+
+def shorten(job: Job, _: Constraints) -> Iterator[Patch]:
+    """Shorter sequences, by halves; completions and images have a length of their own."""
+    tokens = job.workload.sequence_tokens
+    is_fixed = job.workload.trainer.row.generates or job.model.architecture.reads_images
+    while tokens // 2 >= _LEAST_TOKENS and not is_fixed:
+        tokens //= 2
+        yield _step(sequence_tokens=tokens)
+
+
+def train_adapters(job: Job, _: Constraints) -> Iterator[Patch]:
+    """Adapters alone."""
+    if job.accounting is not Accounting.TEXTBOOK and job.workload.method is Method.FULL:
+        yield _step(method=Method.LORA)
+
+
+def quantize(job: Job, _: Constraints) -> Iterator[Patch]:
+    """Adapters on weights in 4 bits, which no CPU has."""
+    by_rule = job.accounting is Accounting.TEXTBOOK
+    on_cpu = job.machine.accelerator.row.on_host
+    if not (by_rule or on_cpu or job.workload.method is Method.QLORA):
+        yield _step(method=Method.QLORA)
+
+
+def raise_budget(job: Job, constraints: Constraints) -> Iterator[Patch]:
+    """More of each GPU, where a person allows less than is free: as much as a strategy needs."""
+    free_bytes = job.machine.free_bytes or 0
+    if job.budget_bytes is None or job.budget_bytes >= free_bytes:
+        return
+    roomy = replace(job, budget_bytes=None)
+    rows = [row for row in considered(constraints) if row.offload is Offload.NONE]
+    known = [evaluate(roomy, row) for row in STRATEGIES if row in rows]
+    needs = {-(-n // _MIB) for e in known for n in (e.device_bytes, e.high_device_bytes)}
+    for mib in sorted(needs):
+        if job.budget_bytes < mib * _MIB <= free_bytes:
+            yield Patch(
+                change={"memory_budget": f"{mib}MiB"},
+                job=partial(replace, budget_bytes=mib * _MIB),
+            )
+
+
+def add_host_memory(job: Job, constraints: Constraints) -> Iterator[Patch]:
+    """More memory of the host: as much as a strategy needs that offloads, if that is allowed."""
+    if job.machine.lives_on_host:
+        return
+    is_pinned = constraints.stage is not None and constraints.offload is None
+    forbidden = is_pinned or constraints.offload is OffloadChoice.NONE
+    change = {"offload": "auto"} if forbidden else {}
+    allow = partial(replace, offload=OffloadChoice.AUTO) if forbidden else _same_constraints
+    roomy = replace(job, machine=with_host_memory(job.machine, _ANY_HOST_BYTES))
+    rows = considered(allow(constraints))
+    known = [evaluate(roomy, row) for row in STRATEGIES if row in rows]
+    room = [e.host for e in known if e.headroom_bytes is not None and e.headroom_bytes >= 0]
+    needs = {-(-n // _GIB) for host in room for n in (host.running_bytes, host.peak_bytes)}
+    for gib in sorted(needs):
+        if gib * _GIB > (job.machine.host.available_bytes or 0):
+            machine = with_host_memory(job.machine, gib * _GIB)
+            yield Patch(
+                change={**change, "host_memory": f"{gib}GiB"},
+                job=partial(replace, machine=machine),
+                constraints=allow,
+            )
+
+
+# What leaves the result as it is, or nearly so, the cheapest first: a leaner step, then a slower
+# strategy, then fewer bits. The last is the first to be left out again.
+LEANER: tuple[Kind, ...] = (
+    *(use_sdpa, evaluate_fewer, *CUT_LOSSES, split_batch, recompute),
+    share_sequences,
+)
+ROUNDING: tuple[Kind, ...] = (use_bf16, halve_states)
+CHEAP: tuple[Kind, ...] = (
+    leave_busy_gpus,
+    unpin_stage,
+    *LEANER,
+    shard_one_gpu,
+    allow_offload,
+    allow_slow,
+    *ROUNDING,
+)
 
 
 class Attempt(Struct, frozen=True, kw_only=True):

@@ -11,9 +11,8 @@ from zerowiz.core.launch.secrets import is_secret
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import ALLOCATOR
 from zerowiz.core.script.arguments import SWITCHES, Takes
-from zerowiz.core.script.bindings import RESUME, Resolver
 from zerowiz.core.script.config_delivery import BASE_VARIABLE
-from zerowiz.core.script.facts import Convention
+from zerowiz.core.script.facts import RESUME, Convention, Resolver
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.errors import UsageError
 

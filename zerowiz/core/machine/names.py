@@ -9,8 +9,8 @@ from typing import cast
 from msgspec import Struct
 
 from zerowiz.core import shell
-from zerowiz.core.machine.interconnect import PCIE_LANE_BYTES_PER_S, mesh_links
 from zerowiz.core.machine.types import (
+    PCIE_LANE_BYTES_PER_S,
     Gpu,
     Host,
     Interconnect,
@@ -20,6 +20,7 @@ from zerowiz.core.machine.types import (
     Network,
     PairLink,
     join_pairs,
+    mesh_links,
     with_gpus,
 )
 from zerowiz.core.structs import Count, decode, encode, replace, shows

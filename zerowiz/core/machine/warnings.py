@@ -3,8 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from zerowiz.core.machine.interconnect import P2P_OK, lanes_bytes_per_s, slot_bytes_per_s
-from zerowiz.core.machine.types import Gpu, LinkClass, Machine
+from zerowiz.core.machine.types import (
+    P2P_OK,
+    Gpu,
+    LinkClass,
+    Machine,
+    lanes_bytes_per_s,
+    slot_bytes_per_s,
+)
 
 # The values of nvmlGpuP2PStatus_t as sentences.
 _P2P_WHY = {

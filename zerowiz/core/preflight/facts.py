@@ -8,7 +8,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.job import Job
 from zerowiz.core.findings import BadRelease
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.script.bindings import Resolver
+from zerowiz.core.script.facts import Resolver
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace

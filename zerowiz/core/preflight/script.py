@@ -8,9 +8,8 @@ from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.preflight.facts import Installed, PlannedJob, PreflightInput
 from zerowiz.core.preflight.stages import check_stages
 from zerowiz.core.script.arguments import REMOVED_FIELDS, Option
-from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
-from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.facts import Resolver, ScriptFacts, unsaid_arguments
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import PRECISIONS, Integration, Precision
 

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from zerowiz.core.findings import Finding, Rule, Severity, found
 from zerowiz.core.preflight.facts import PlannedJob
-from zerowiz.core.script.bindings import Resolver
-from zerowiz.core.script.facts import StageKind
+from zerowiz.core.script.facts import Resolver, StageKind
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import Integration
 from zerowiz.errors import LineEdit

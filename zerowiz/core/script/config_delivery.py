@@ -8,8 +8,15 @@ from msgspec import Struct, field
 
 from zerowiz.core import shell
 from zerowiz.core.script.arguments import Option, Takes, left_over, read_words
-from zerowiz.core.script.bindings import Words, read_said
-from zerowiz.core.script.facts import WAYS, Convention, Obstacle, ScriptFacts, split_config_via
+from zerowiz.core.script.facts import (
+    WAYS,
+    Convention,
+    Obstacle,
+    ScriptFacts,
+    Words,
+    read_said,
+    split_config_via,
+)
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.script.settings_file import SettingsCopy, copy_path, copy_values
 from zerowiz.core.structs import replace

@@ -16,12 +16,19 @@ from zerowiz.core.script.arguments import (
     MIXED_PRECISIONS,
     Scalar,
 )
-from zerowiz.core.script.bindings import (
+from zerowiz.core.script.facts import (
+    SHARED_SEQUENCES,
+    UNSEEN,
+    Convention,
     OwnModel,
+    ParallelUse,
     Resolver,
+    ScriptCall,
+    ScriptFacts,
     ScriptValue,
     SettledValue,
     State,
+    ValueSource,
     Words,
     as_count,
     as_named,
@@ -32,15 +39,6 @@ from zerowiz.core.script.bindings import (
     either,
     settle_own_model,
     spell,
-)
-from zerowiz.core.script.facts import (
-    SHARED_SEQUENCES,
-    UNSEEN,
-    Convention,
-    ParallelUse,
-    ScriptCall,
-    ScriptFacts,
-    ValueSource,
 )
 from zerowiz.core.script.trainers import NotCounted, TrainerSettings, known, settle_trainer
 from zerowiz.core.settings import (

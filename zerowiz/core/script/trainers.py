@@ -6,18 +6,18 @@ from msgspec import Struct
 
 from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.arguments import SERVER
-from zerowiz.core.script.bindings import (
+from zerowiz.core.script.facts import (
     Resolver,
     ScriptValue,
     SettledValue,
     State,
+    TrainerUse,
     as_count,
     as_number,
     as_text,
     as_truth,
     cast,
 )
-from zerowiz.core.script.facts import TrainerUse
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
 
 

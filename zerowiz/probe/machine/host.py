@@ -19,7 +19,7 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.files import Files
 
 # Describe this host for DeepSpeed's CPU accelerator: ranks that share its memory and cores.
 

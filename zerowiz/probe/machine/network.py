@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.machine.interconnect import PCIE_LANE_BYTES_PER_S
-from zerowiz.core.machine.types import Network, NetworkKind, Nic, join_nics
-from zerowiz.probe.host_files import Files
+from zerowiz.core.machine.types import PCIE_LANE_BYTES_PER_S, Network, NetworkKind, Nic, join_nics
+from zerowiz.probe.files import Files
 
 # Read a GPU's place on the PCI bus: its NUMA node, and the slowest link to its host bridge.
 

@@ -5,21 +5,23 @@ from itertools import combinations
 
 from msgspec import Struct
 
-from zerowiz.core.machine.interconnect import (
+from zerowiz.core.machine.names import match_models
+from zerowiz.core.machine.types import (
     P2P_OK,
     P2P_WORDS,
     PCIE_PATHS,
+    Gpu,
+    LeftOutGpu,
     NvLink,
     PairAnswers,
+    PairLink,
+    PcieSlot,
     Ports,
     RemoteType,
     link_pair,
 )
-from zerowiz.core.machine.names import match_models
-from zerowiz.core.machine.types import Gpu, LeftOutGpu, PairLink, PcieSlot
 from zerowiz.core.structs import replace
-from zerowiz.probe.files import read_gpu_table
-from zerowiz.probe.host_files import Files, World
+from zerowiz.probe.files import Files, World, read_gpu_table
 from zerowiz.probe.machine import nvml_calls
 from zerowiz.probe.machine.network import read_numa_node, read_upstream_bytes_per_s
 from zerowiz.probe.machine.nvml_calls import (

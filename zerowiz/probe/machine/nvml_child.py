@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import NoReturn, TypeVar, cast
 
 from zerowiz.errors import PreflightError
-from zerowiz.probe.host_files import World
+from zerowiz.probe.files import World
 
 _Value = TypeVar("_Value")
 Announce = Callable[[str], None]

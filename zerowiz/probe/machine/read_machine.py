@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.names import match_models
 from zerowiz.core.machine.types import (
@@ -14,11 +13,11 @@ from zerowiz.core.machine.types import (
     Machine,
     MachineSource,
     join_pairs,
+    without_peer_to_peer,
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import NoGpuHereError, PreflightError
-from zerowiz.probe.files import read_gpu_table
-from zerowiz.probe.host_files import World
+from zerowiz.probe.files import World, read_gpu_table
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.nvml import DriverFailedError, GpuReading, NoDriverError, read_gpus

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from zerowiz.core.launch.plan import LaunchEnvironment
 from zerowiz.core.machine.types import JobAllocation
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.files import Files
 from zerowiz.probe.machine.host import parse_list
 
 # Find out what a launch was started from: a terminal, `nohup`, CI, a container.

@@ -31,8 +31,7 @@ from zerowiz.core.preflight.facts import (
 )
 from zerowiz.core.structs import parse_json
 from zerowiz.errors import PreflightError
-from zerowiz.probe.files import read_bad_releases, read_named
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.files import Files, read_bad_releases, read_named
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.preflight import python_report
 from zerowiz.probe.preflight.python_report import report

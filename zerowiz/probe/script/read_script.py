@@ -161,7 +161,7 @@ def read_script(
     facts = _read_source(path, path.parent if import_folder is None else import_folder)
     named = facts.parser.settings_file(tuple(script_args))
     if named is not None:
-        from zerowiz.probe.config_file import read_settings_file  # noqa: PLC0415 - takes long to load
+        from zerowiz.probe.config_text import read_settings_file  # noqa: PLC0415 - takes long to load
 
         is_whole = facts.parser.takes_file(tuple(script_args))
         file = read_settings_file(named, facts.path, is_whole=is_whole)
