@@ -348,7 +348,7 @@ def test_a_file_of_one_run_alone_is_private_and_replaced_without_a_word(tmp_path
     assert not (tmp_path / "runs" / "1" / ".zerowiz").exists()
 
 
-# Files that are added to a person's folder: each whole, and never over another.
+# Files that are added to a person's folder: whole, all or none, and never over another.
 
 FILES = (
     PlannedFile(path="lib/a.py", text="a = 1\n"),
@@ -380,14 +380,13 @@ def test_another_file_refuses_all_and_is_not_touched(folder: Path) -> None:
     assert {"run.py"} == paths(folder)
 
 
-def test_where_one_cannot_be_added_the_next_try_adds_the_rest(folder: Path) -> None:
+def test_where_one_cannot_be_added_none_is(folder: Path) -> None:
     # A file where the last one needs a folder.
     (folder / "here").write_text("")
-    files = (*FILES, PlannedFile(path="here/c.py", text=""))
     with pytest.raises(ZerowizError, match="cannot write"):
-        add_files(files)
-    (folder / "here").unlink()
-    assert files[-1:] == add_files(files)
+        add_files((*FILES, PlannedFile(path="here/c.py", text="")))
+    assert {"here"} == paths(folder)
+    assert not (folder / "lib").exists()
 
 
 def test_they_have_the_permissions_of_any_new_file(folder: Path) -> None:

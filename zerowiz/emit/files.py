@@ -386,7 +386,7 @@ def _missing(files: Sequence[PlannedFile]) -> Iterator[PlannedFile]:
 
 
 def add_files(files: Sequence[PlannedFile]) -> tuple[PlannedFile, ...]:
-    """Add files to the working folder, each whole; a second time goes on where the first ended.
+    """Add files to the working folder, each whole; a second try adds what the first did not.
 
     Returns:
         Those that were not there before.
