@@ -241,9 +241,8 @@ class Evaluator:
     def splits(self, steps: Sequence[Workload], strategy: StrategyRow) -> Iterator[Candidate]:
         """Of these splits of a batch those that may be taken: the smallest, and the fast that fit.
 
-        Memory rises with the micro-batch where micro-steps accumulate, so the largest that surely
-        runs is bisected. One micro-step alone accumulates nothing and stands by itself: it may run
-        where the smallest micro-batch does not, as ZeRO-1 then keeps no gradients between steps.
+        One micro-step alone accumulates nothing and stands by itself: it may run where the smallest
+        micro-batch does not, as ZeRO-1 then keeps no gradients between steps.
         """
         least, *others = steps
         smallest = self.candidate(least, strategy)
@@ -259,9 +258,12 @@ class Evaluator:
             yield candidate
         if not runs:
             return
-        fitting = _Bisected(self, accumulating, strategy)
-        for index in reversed(range(fitting.count)):
-            candidate = fitting.at(index)
+        for step in reversed(accumulating):
+            if not may_run(replace(self.job, workload=step), strategy):
+                continue
+            candidate = self.candidate(step, strategy)
+            if not candidate.evaluated.is_sure:
+                continue
             yield candidate
             if candidate.evaluated.verdict is Verdict.FITS:
                 fast.append(candidate)
@@ -273,27 +275,6 @@ def _is_slow(candidate: Candidate, fast: Sequence[Candidate]) -> bool:
     """Whether those with smaller micro-batches, which are slower, need not be looked at."""
     seconds = [rival.seconds for rival in fast if rival.seconds is not None]
     return candidate.seconds is None or candidate.seconds > min(seconds) * (1 + _SLOWER_FRACTION)
-
-
-class _Bisected:
-    """Of candidates that hold more and more, those that surely run."""
-
-    def __init__(
-        self, evaluator: Evaluator, steps: Sequence[Workload], strategy: StrategyRow
-    ) -> None:
-        self._evaluator, self._steps, self._strategy = evaluator, steps, strategy
-        places = range(len(steps))
-        # The largest often fits.
-        if places and not self._fails(places[-1]):
-            self.count = len(places)
-        else:
-            self.count = bisect_left(places[:-1], x=True, key=self._fails)
-
-    def _fails(self, index: int) -> bool:
-        return not self.at(index).evaluated.is_sure
-
-    def at(self, index: int) -> Candidate:
-        return self._evaluator.candidate(self._steps[index], self._strategy)
 
 
 def lean_out(job: Job, candidate: Candidate) -> Candidate:
