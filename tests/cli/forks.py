@@ -1,9 +1,14 @@
-"""Python programs as forks of one process that has loaded zerowiz: most of a start is loading."""
+"""Python programs as forks of one process that has loaded what they load: most of a start is loading.
+
+A fork of the process that has loaded zerowiz stands for `python -m zerowiz`. One of the process that
+has loaded torch, transformers and DeepSpeed, too, stands for a whole job (`ranks/loaded.py`).
+"""
 
 import atexit
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -40,6 +45,7 @@ class Fork:
         folder: Where it runs.
         environ: All of its environment.
         streams: Its stdin, stdout and stderr. It is a session of its own, whose terminal is stdin.
+        ranks: Whether it starts a job, all of whose processes are forks.
     """
 
     def __init__(
@@ -48,11 +54,14 @@ class Fork:
         folder: Path,
         environ: Mapping[str, str],
         streams: Sequence[int],
+        *,
+        ranks: bool = False,
     ) -> None:
         self._status: int | None = None
         self._ended, report = os.pipe()
         asked = json.dumps([list(program), str(folder), dict(environ)]).encode()
-        socket.send_fds(_forking(environ.get("ZEROWIZ_LANG")), [asked], [*streams, report])
+        forking = _forking(environ.get("ZEROWIZ_LANG"), ranks=ranks)
+        socket.send_fds(forking, [asked], [*streams, report])
         os.close(report)
         self.pid = self._hear()
 
@@ -90,16 +99,17 @@ def can_fork(environ: Mapping[str, str]) -> bool:
 
 
 @cache
-def _forking(language: str | None) -> socket.socket:
+def _forking(language: str | None, *, ranks: bool) -> socket.socket:
     """The process that forks, of this environment and language; it ends with this one."""
     from cli.harness import clean_environ
 
     said = {"ZEROWIZ_LANG": language} if language else {}
+    loaded = ["ranks"] if ranks else []
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         number = theirs.fileno()
         server = subprocess.Popen(
-            [sys.executable, __file__, str(number)],
+            [sys.executable, __file__, str(number), *loaded],
             pass_fds=[number],
             env=clean_environ(**said),
             stdin=subprocess.DEVNULL,
@@ -150,36 +160,49 @@ def _serve(connection: socket.socket) -> tuple[list[str], str, dict[str, str], S
             os.close(each)
 
 
-def _become(
-    program: Sequence[str], folder: str, environ: Mapping[str, str], streams: Sequence[int]
-) -> None:
-    """Run it as Python runs what it is started with."""
+def _enter(folder: str, streams: Sequence[int]) -> None:
+    """Be a process of its own in a folder, with these streams."""
     os.setsid()
     for number, each in enumerate(streams):
         os.dup2(each, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     if os.isatty(0):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.chdir(folder)
+
+
+def run(program: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Run it as Python runs what it is started with."""
+    unbuffered = program[0] == "-u" or "PYTHONUNBUFFERED" in environ
     for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
         before = getattr(sys, name)
         said = {"encoding": before.encoding, "errors": before.errors, "closefd": False}
         stream = open(number, mode, 1 if number == 2 else -1, **said)  # noqa: PTH123, SIM115 - as Python opens them
+        if unbuffered and mode == "w":
+            raw = io.FileIO(number, mode, closefd=False)
+            stream = io.TextIOWrapper(raw, before.encoding, before.errors, write_through=True)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
-    first, *words = program
+    first, *words = program[program[0] == "-u" :]
     if first == "-m":
-        sys.path[0] = folder
+        sys.path[0] = str(Path.cwd())
         sys.argv = words
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(first).parent)
-        sys.argv = [*program]
+        sys.argv = [first, *words]
         runpy.run_path(first, run_name="__main__")
 
 
 if __name__ == "__main__":
     _load()
-    _become(*_serve(socket.socket(fileno=int(sys.argv[1]))))
+    if sys.argv[2:]:
+        sys.path.append(str(Path(__file__).parents[1]))
+        loaded = importlib.import_module("ranks.loaded")
+        loaded.load()
+        run = loaded.go_on
+    program, folder, environ, streams = _serve(socket.socket(fileno=int(sys.argv[1])))
+    _enter(folder, streams)
+    run(program, environ)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cli.harness import ENTER, HF_IN_CODE, HF_LITERAL, HF_PARSER, Open, Run, answers_of
 from paths import ROOT, TEMPLATES
-from ranks.harness import rank_environ, read_reports, run
+from ranks.harness import rank_environ, read_reports, run_loaded
 
 CPU = ("--machine", "cpu", "--model", "10m")
 H100 = ("--machine", "1xH100-80GB-SXM", "--model", "1b")
@@ -309,7 +309,7 @@ def test_launch_now_trains_and_writes_what_the_files_alone_would_be(
 def test_yes_and_launch_need_no_person(hf: Path) -> None:
     words = ("init", "--yes", "--launch", *RANKS, *WORDS)
     environ = rank_environ(hf / "reports")
-    ended = run([sys.executable, "-m", "zerowiz", *words], env=environ, cwd=hf)
+    ended = run_loaded([sys.executable, "-m", "zerowiz", *words], env=environ, cwd=hf)
     assert 0 == ended.returncode, ended.stderr[-3000:]
     assert [0, 1] == sorted(report["rank"] for report in read_reports(hf / "reports"))
     assert (hf / "zerowiz.toml").is_file()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cli.harness import Run
 from paths import ROOT, TEMPLATES
-from ranks.harness import rank_environ, run
+from ranks.harness import rank_environ, run_loaded
 
 from zerowiz import __version__
 from zerowiz.app.measure import require_all
@@ -145,7 +145,7 @@ def test_what_cannot_be_measured_here_is_refused(
 @pytest.mark.slow
 def test_all_candidates_are_run_one_after_the_other_and_kept(tmp_path: Path) -> None:
     words = ("--model", MODEL, "--micro-batch", "1", "--seq-len", "32", "--precision", "fp32")
-    done = run(
+    done = run_loaded(
         [sys.executable, "-m", "zerowiz", "measure", *CPU, "--all", *words]
         + ["--steps", "4", "--stage", "2", "--offload", "auto", "--yes"],
         env=measuring_environ(tmp_path),
@@ -213,7 +213,7 @@ def test_a_script_is_ended_after_its_steps_and_stays_as_it_is(tmp_path: Path) ->
     copy_script(tmp_path)
     before = (tmp_path / SCRIPT).read_bytes()
     own = ["--model_config", MODEL, "--corpus", str(TEMPLATES / "corpus.txt")]
-    done = run(
+    done = run_loaded(
         [sys.executable, "-m", "zerowiz", "measure", *CPU, "--stage", "2", "--precision", "fp32"]
         + ["--yes", "--json", "--steps", "4", SCRIPT, *own]
         + ["--seq_len", "32", "--steps", "5000", "--output_dir", "out"],

@@ -13,7 +13,7 @@ import pytest
 from cli.harness import CTRL_C, ENTER, ESCAPE, HF_IN_CODE, HF_PARSER, Open, Run, Terminal
 from drawing import as_svg
 from paths import ROOT, TEMPLATES
-from ranks.harness import rank_environ, read_reports, run
+from ranks.harness import rank_environ, read_reports, run_loaded
 
 from zerowiz.core.machine.types import Host
 from zerowiz.probe.files import Files
@@ -437,7 +437,7 @@ def test_the_ranks_train_what_was_taken(
         return
     _, *command = take(terminal, typed, *CPU, *words, script, "--max_steps", "3")
     reports = hf / "reports"
-    done = run(
+    done = run_loaded(
         [sys.executable, "-m", "zerowiz", *command, "--yes"], env=rank_environ(reports), cwd=hf
     )
     assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
@@ -481,7 +481,9 @@ def test_the_ranks_train_a_script_that_was_edited_for_a_loss_in_chunks(
     assert "compute the loss in chunks in `chunked.py`" in " ".join(person.text.split())
     launch = [sys.executable, "-m", "zerowiz", "launch", "--yes", *said, "--loss", "chunked"]
     reports = hf / "reports"
-    done = run([*launch, "chunked.py", "--max_steps", "2"], env=rank_environ(reports), cwd=hf)
+    done = run_loaded(
+        [*launch, "chunked.py", "--max_steps", "2"], env=rank_environ(reports), cwd=hf
+    )
     assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     assert 2 * 2 == done.stdout.count("chunks 16\n")
     assert [2, 2] == [report["stage"] for report in read_reports(reports)]

@@ -9,7 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
+
+from cli.forks import Fork
 
 OBSERVER = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -72,6 +75,25 @@ def run(
     return CompletedRun(
         stdout=stdout, stderr=stderr, returncode=process.returncode, shared_memory_left=left
     )
+
+
+def run_loaded(
+    argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path, timeout_s: float = TIMEOUT_S
+) -> CompletedRun:
+    """As `run`, for a claim about what ranks do and not how they start (`loaded.py`)."""
+    program = [str(word) for word in argv]
+    program = program[program[0] == sys.executable :]
+    with TemporaryFile() as out, TemporaryFile() as err, Path(os.devnull).open("rb") as nothing:
+        streams = [each.fileno() for each in (nothing, out, err)]
+        job = Fork(program, cwd, env, streams, ranks=True)
+        ended = job.poll(timeout_s)
+        end_group(job.pid)
+        status = job.end()
+        stdout, stderr = (os.pread(each.fileno(), 2**24, 0).decode() for each in (out, err))
+    if ended is None:
+        raise TimeoutError(f"no end after {timeout_s} s\n{stdout[-4000:]}\n{stderr[-4000:]}")
+    left = drop_shared_memory(stdout + stderr)
+    return CompletedRun(stdout=stdout, stderr=stderr, returncode=status, shared_memory_left=left)
 
 
 def drop_shared_memory(output: str) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ import json
 import os
 import sys
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ ENGINE_MODULE = "deepspeed.runtime.engine"
 class EngineFinder(MetaPathFinder):
     """Find the engine's module where Python would, and watch its class once it is loaded."""
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> ModuleSpec | None:
         """Step in for one module only."""
         if fullname != ENGINE_MODULE:
             return None
         sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
+        spec = find_spec(fullname)
         if spec is not None and spec.loader is not None:
             watch_after_load(spec.loader)
         return spec

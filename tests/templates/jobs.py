@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paths import TEMPLATES
-from ranks.harness import BIN, CompletedRun, rank_environ, read_reports, run
+from ranks.harness import BIN, CompletedRun, rank_environ, read_reports, run_loaded
 
 from zerowiz.probe.preflight.read_facts import find_free_port
 
@@ -35,7 +35,7 @@ def launch(
 ) -> tuple[CompletedRun, list[dict[str, Any]]]:
     """Train on two ranks, and see that the job ended as meant; what it said, what its ranks were."""
     reports = folder / "reports"
-    done = run(
+    done = run_loaded(
         [BIN / "deepspeed", "--num_gpus", "2", "--master_port", str(find_free_port()), *argv],
         env={**rank_environ(reports), **(env or {})},
         cwd=folder,

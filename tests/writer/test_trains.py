@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from paths import TESTS
-from ranks.harness import rank_environ, run
+from ranks.harness import rank_environ, run_loaded
 from writer.matrix import Case, cases, pairwise
 
 from zerowiz.core.decision.job import Job
@@ -137,7 +137,7 @@ def answers(
     # What a rank said before it was ended is in its log.
     environ["PYTHONUNBUFFERED"] = "1"
     program = Path(__file__).with_name("train.py")
-    done = run([sys.executable, program, questions, answered], environ, folder, ALL_SECONDS)
+    done = run_loaded([sys.executable, program, questions, answered], environ, folder, ALL_SECONDS)
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(zip(asked, json.loads(answered.read_text(encoding="utf-8")), strict=True))
 

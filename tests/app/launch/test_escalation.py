@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from paths import TEMPLATES
-from ranks.harness import CompletedRun, rank_environ, run
+from ranks.harness import CompletedRun, rank_environ, run_loaded
 
 ZEROWIZ = (sys.executable, "-m", "zerowiz")
 # What is free of the host changes from one run to the next, so the budget is said.
@@ -24,7 +24,7 @@ def launch(folder: Path, runs_out: str, *words: str | Path) -> CompletedRun:
     environ = rank_environ(folder / "reports")
     environ |= {"XDG_CACHE_HOME": str(folder / "cache"), "ZEROWIZ_RANK_RUNS_OUT": runs_out}
     options = ("--yes", "--stage", "2", "--allow-slow", "--escalate", *JOB)
-    return run([*ZEROWIZ, "launch", *options, *words], env=environ, cwd=folder)
+    return run_loaded([*ZEROWIZ, "launch", *options, *words], env=environ, cwd=folder)
 
 
 def read_record(folder: Path) -> dict[str, Any]:

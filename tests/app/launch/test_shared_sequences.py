@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from paths import TESTS
-from ranks.harness import BIN, rank_environ, run
+from ranks.harness import BIN, rank_environ, run, run_loaded
 from templates.jobs import RAW, write_config
 
 from zerowiz.probe.preflight.read_facts import find_free_port
@@ -58,7 +58,7 @@ def loop(
     steps = {"gradient_accumulation_steps": 2 * shared, "gradient_clipping": 0.0}
     config = write_config(folder, stage, bf16={"enabled": False}, **steps)
     words = ("--sequence_parallel", str(shared), "--steps", "3", "--seq_len", "64")
-    done = run(
+    done = run_loaded(
         (BIN / "deepspeed", "--num_gpus", str(ranks), "--master_port", str(find_free_port()), RAW)
         + (*words, "--deepspeed", "--deepspeed_config", config, *more),
         env=rank_environ(folder / "reports"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli.harness import HF_PARSER, Result, Run
 from probe.scripts import SCRIPTS
-from ranks.harness import rank_environ, read_reports, run
+from ranks.harness import rank_environ, read_reports, run_loaded
 from recorded import Install, library
 
 from zerowiz.app.decide import plan_options
@@ -350,7 +350,7 @@ def test_the_ranks_get_what_was_said(folder: Path, way: str, config: str) -> Non
     stated = ("--model", "10m", "--micro-batch", "3", "--seq-len", "16", "--config-via", way, *LR)
     reports = folder / "reports"
     argv = [sys.executable, "-m", "zerowiz", "launch", "--yes", *words, *stated, "train.py"]
-    done = run(argv, env=rank_environ(reports), cwd=folder)
+    done = run_loaded(argv, env=rank_environ(reports), cwd=folder)
     assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     assert [(0, 2, 3), (1, 2, 3)] == [
         (report["rank"], report["stage"], report["micro_batch"]) for report in read_reports(reports)

@@ -9,7 +9,7 @@ import pytest
 from cli.harness import ENTER, Open, Result, Run, answers_of
 from paths import TESTS
 from probe.scripts import SCRIPTS
-from ranks.harness import rank_environ, read_reports, run
+from ranks.harness import rank_environ, read_reports, run, run_loaded
 
 MODEL = TESTS.parent / "templates" / "model"
 
@@ -210,7 +210,7 @@ def test_the_ranks_train_the_adapters_that_were_planned_and_save_them_alone(tmp_
     content = json.loads(planned.stdout)
     assert ("lora", 4) == (content["workload"]["method"], content["workload"]["lora_rank"])
 
-    done = run(
+    done = run_loaded(
         [sys.executable, "-m", "zerowiz", "launch", "--yes", *words, *script],
         env=rank_environ(reports),
         cwd=tmp_path,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks.harness import rank_environ, run
+from ranks.harness import rank_environ, run_loaded
 
 from zerowiz.core.decision.unsupported import COMBINATIONS, Effect
 
@@ -347,7 +347,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
         asked,
         answered,
     ]
-    done = run(command, environ, folder, ALL_SECONDS)
+    done = run_loaded(command, environ, folder, ALL_SECONDS)
     assert done.returncode == 0, done.stderr[-4000:]
     heard = json.loads(answered.read_text(encoding="utf-8"))
     return Answers(heard=dict(zip(runs, heard, strict=True)), nvme=nvme)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from measured.rows import read_model
-from ranks.harness import rank_environ, run
+from ranks.harness import rank_environ, run_loaded
 
 from zerowiz.core.memory.gradient_shards import (
     AFTER_BACKWARD,
@@ -96,7 +96,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     asked.write_text(json.dumps(ASKED), encoding="utf-8")
     script = Path(__file__).with_name("cut_ranks.py")
     command = (sys.executable, script, asked, answered)
-    done = run(command, rank_environ(folder / "reports"), folder, ALL_SECONDS)
+    done = run_loaded(command, rank_environ(folder / "reports"), folder, ALL_SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     heard: Answers = json.loads(answered.read_text(encoding="utf-8"))
     return heard

@@ -18,7 +18,7 @@ from core.preflight.cases import (
     saving,
     with_fsdp,
 )
-from ranks.harness import rank_environ, run
+from ranks.harness import rank_environ, run_loaded
 
 from zerowiz.core.findings import Rule
 from zerowiz.core.preflight.examine import examine
@@ -235,7 +235,7 @@ if torch.distributed.get_rank() == 0:
 def test_a_rank_has_no_weight_of_its_model_that_is_above_the_threshold(folder: Path) -> None:
     (folder / "loop.py").write_text(LOOP, encoding="utf-8")
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    done = run((*launcher, "loop.py", folder), rank_environ(folder / "reports"), folder)
+    done = run_loaded((*launcher, "loop.py", folder), rank_environ(folder / "reports"), folder)
     assert 0 == done.returncode, done.stderr
     itself, gathered, saved = json.loads((folder / "found.json").read_text())
     assert ([THRESHOLD, 0], [100, 110], [100, 110]) == (itself, gathered, saved)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from core.preflight.cases import H200, refusing, staged
-from ranks.harness import rank_environ, run
+from ranks.harness import rank_environ, run_loaded
 
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import PreflightInput
@@ -158,7 +158,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders of all jobs, each with what its rank 0 saw."""
     folder = tmp_path_factory.mktemp("stages")
     script = Path(__file__).with_name("stage_ranks.py")
-    done = run((sys.executable, script, folder, *REALLY), rank_environ(folder / "r"), folder)
+    done = run_loaded((sys.executable, script, folder, *REALLY), rank_environ(folder / "r"), folder)
     assert 0 == done.returncode, done.stderr
     return folder
 
