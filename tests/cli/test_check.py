@@ -210,7 +210,7 @@ def test_codes_are_chosen_by_how_they_begin_and_warnings_may_fail(
         ),
         ("zerowiz.toml", "[check]\nstrict = 3", "`zerowiz.toml: [check].strict`"),
         ("pyproject.toml", '[tool.zerowiz.check]\noutput-format = "x"', "[check].output-format`"),
-        ("pyproject.toml", "[tool.zerowiz]\nx\n", "`pyproject.toml` line 2 is not TOML"),
+        ("pyproject.toml", "[tool.zerowiz]\nx\n", "`pyproject.toml` is not TOML: Expected"),
     ],
 )
 def test_what_a_project_says_wrongly_is_an_error(

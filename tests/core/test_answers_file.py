@@ -1,5 +1,6 @@
 """The text of an answers file: what a person wrote in it stays, and what it says can be read again."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -73,14 +74,10 @@ def test_text_that_is_no_utf8_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nodes = 2\nmodel 7b\n", "`a.toml` line 2 is not TOML: expected '=' after a key"),
-        ("nodes = 2\nnodes = 2\n", "`a.toml` line 2 is not TOML: cannot overwrite a value"),
-        ('model = "7b\n', "`a.toml` line 1 is not TOML"),
-        (f"seq-len = {'9' * 5000}\n", "`a.toml`: a number has too many digits"),
-        (
-            f"seq-len = 0x{'f' * 5000}\n",
-            '`a.toml` line 1: `sequence_tokens="..."` must be a whole number',
-        ),
+        ("nodes = 2\nmodel 7b\n", r"Expected '=' after a key in .* \(at line 2, "),
+        ("nodes = 2\nnodes = 2\n", r"Cannot overwrite a value \(at line 2, "),
+        ('model = "7b\n', r".* \(at line 1, "),
+        (f"seq-len = {'9' * 5000}\n", "Exceeds the limit .* value has 5000 digits"),
     ],
 )
 def test_what_is_not_toml_is_refused_with_its_line(
@@ -90,4 +87,13 @@ def test_what_is_not_toml_is_refused_with_its_line(
     Path("a.toml").write_text(text)
     with pytest.raises(UsageError) as refused:
         read_answers_file(tmp_path / "a.toml")
-    assert str(refused.value).startswith(message)
+    assert re.match(f"`a.toml` is not TOML: {message}", str(refused.value))
+
+
+def test_a_number_of_many_digits_is_refused_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.toml").write_text(f"seq-len = 0x{'f' * 5000}\n")
+    with pytest.raises(UsageError, match=r'line 1: `sequence_tokens="\.\.\."` must be a whole'):
+        read_answers_file(tmp_path / "a.toml")

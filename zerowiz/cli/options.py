@@ -169,17 +169,6 @@ def join_layers(typed: Layers, use: FileUse) -> Layers:
     return with_file(typed, read_answers_file(path), use)
 
 
-class WrongChoiceError(typer.BadParameter):
-    """A word that an option does not take."""
-
-    def __init__(self, message: str, flag: str, word: str, choices: Sequence[str]) -> None:
-        """Remember the choices that are like the word."""
-        from difflib import get_close_matches  # noqa: PLC0415 - few words are wrong
-
-        super().__init__(message)
-        self.possibilities = [f"{flag} {near}" for near in get_close_matches(word, choices)]
-
-
 def option_of(
     row: SettingRow, kind: type = object, variable: str | None = None, *default: object
 ) -> typer.models.OptionInfo:
@@ -245,8 +234,7 @@ def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[
         word = canonical_choice(row.key, str(text), choices)
         if word not in choices:
             listed = ", ".join(f"'{each}'" for each in choices)
-            what = f"'{text}' is not one of {listed}."
-            raise WrongChoiceError(what, row.on, word, choices)
+            raise typer.BadParameter(f"'{text}' is not one of {listed}.")
         return kind(word) if issubclass(kind, Enum) else word
 
     return choice

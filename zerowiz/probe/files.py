@@ -311,21 +311,15 @@ def find_answers_files(script: str | None, output_dir: Path | None) -> Iterator[
     folders = levels[: levels.index(root) + 1]
     if output_dir is not None:
         folders = (here / output_dir, *folders)
-    for folder in folders:
-        if (folder / FILE_NAME).is_file():
-            yield folder / FILE_NAME
-        if (folder / _PYPROJECT).is_file() and _TABLE.search(_text_of_project(folder)):
-            yield folder / _PYPROJECT
+    paths = (folder / name for folder in folders for name in (FILE_NAME, _PYPROJECT))
+    return (path for path in paths if path.is_file() and _has_answers(path))
 
 
-def _text_of_project(folder: Path) -> str:
+def _has_answers(path: Path) -> bool:
     try:
-        return read_named_text(folder / _PYPROJECT, "utf-8-sig", _MOST_BYTES)
+        return path.name == FILE_NAME or bool(_TABLE.search(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
-        return ""  # what builds the project says so
-
-
-_PLACE = r" \(at line (\d+), column \d+\)$"
+        return False  # what builds the project says so
 
 
 def read_answers(path: Path, name: str) -> tuple[str, dict[str, Any]]:
@@ -353,25 +347,10 @@ def read_answers(path: Path, name: str) -> tuple[str, dict[str, Any]]:
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ZerowizError(f"`{name}` cannot be read: {why}", "ignore it: `$isolated`") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"`{name}` is not UTF-8", "ignore it: `$isolated`") from None
-    except RecursionError:
+    except (RecursionError, ValueError) as error:
         raise UsageError(
-            f"`{name}` is not an answers file: it has too many levels",
+            f"`{name}` is not TOML: {error}",
             "write each option in a line of its own: `seq-len = 2048`",
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(_PLACE, str(error))
-        where = f" line {place[1]}" if place else ""
-        what = re.sub(_PLACE, "", str(error))
-        raise UsageError(
-            f"`{name}`{where} is not TOML: {what[:1].lower()}{what[1:]}",
-            "write each option in a line of its own: `seq-len = 2048`",
-        ) from None
-    except ValueError:
-        # Python converts no more digits than sys.get_int_max_str_digits().
-        raise UsageError(
-            f"`{name}`: a number has too many digits", "write the number that you mean"
         ) from None
 
 
