@@ -101,8 +101,10 @@ def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
     for word, shown in zip(words, hide_secrets(words), strict=True):
         if word == shown:
             kept.append(word)
-        elif _is_value(word) and kept and kept[-1].startswith("-"):
-            kept.pop()
+        elif kept and kept[-1].startswith("-") and not word.startswith("-"):
+            name, _, value = word.partition("=")
+            # `api_key=x` of hydra is no value of the option before it.
+            kept = kept if _is_hidden(name, value) else kept[:-1]
     return tuple(kept)
 
 
@@ -141,37 +143,27 @@ def _variable(option: str) -> str:
     return re.sub(r"\W", "_", option.lstrip("-+")).upper()
 
 
-def _is_value(word: str) -> bool:
-    """Whether a word with a secret in it may belong to the option before it."""
-    return not word.startswith("-") and _secret_of(word) is None
-
-
 def _hide_value(name: str, value: object) -> object:
-    if value and _secret_of(f"--{name}") and not _is_open(name, str(value)):
+    if _is_hidden(name, str(value or "")):
         return HIDDEN
     return _hide_in(value) if isinstance(value, str) else value
 
 
 def _hide_values(words: Sequence[str]) -> Iterator[str]:
-    named = None
+    option = ""
     for word in words:
-        if named is not None and not word.startswith("-"):
-            yield word if _is_open(named, word) else HIDDEN
-            named = None
-            continue
-        named, equals, value = word.partition("=") if _secret_of(word) else (None, "", "")
-        yield word if not named or not value or _is_open(named, value) else f"{named}={HIDDEN}"
-        named = None if equals else named
+        name, equals, value = word.partition("=")
+        if not word.startswith("-") and _is_hidden(option, word):
+            yield HIDDEN
+        else:
+            yield f"{name}={HIDDEN}" if _is_hidden(name, value) else word
+        option = word if word.startswith("-") and not equals else ""
 
 
-def _secret_of(word: str) -> str | None:
-    """The name of a secret that a word begins with: `--token`, `--token=x`, `+token=x` of hydra."""
-    name, equals, _ = word.partition("=")
-    is_option = bool(equals) or word.startswith("-")
-    may_be = rf"[-+]*(?:{_NAME}|{_LOOSE})"
-    return name if is_option and re.fullmatch(may_be, name, re.IGNORECASE) else None
-
-
-def _is_open(name: str, value: str) -> bool:
-    """Whether a value behind the name of a secret is none."""
-    return bool(re.fullmatch(rf".+ (?:{_OPEN})|{_OPEN_BEHIND}", f"{name} {value}", re.IGNORECASE))
+def _is_hidden(name: str, value: str) -> bool:
+    """Whether a name, such as `--token` or hydra's `+token`, is a secret's, and a value one."""
+    named = re.fullmatch(rf"[-+]*(?:{_NAME}|{_LOOSE})", name, re.IGNORECASE) if value else None
+    is_open = named and re.fullmatch(
+        rf".+ (?:{_OPEN})|{_OPEN_BEHIND}", f"{name} {value}", re.IGNORECASE
+    )
+    return named is not None and not is_open
