@@ -290,7 +290,7 @@ def test_nobodys_gpus_processes_and_passwords_are_told(
     script.write_text(HF_IN_CODE)
     seen = json.loads(here("machine", "--json").stdout)["machine"]["gpus"]
     assert any(gpu["processes"] for gpu in seen)
-    assert 0 == here("init", "--yes", "--model", "1b", "--stage", "2").code
+    assert 0 == here("init", "--yes", "--model", "10m", "--stage", "2").code
     text = (script.parent / PLAN).read_text()
     assert [] == [gpu["uuid"] for gpu in seen if gpu["uuid"] in text]
     gpus = json.loads(text)["machine"]["gpus"]
