@@ -124,6 +124,7 @@ FULL = LLAMA_FACTORY.replace("finetuning_type: lora", "finetuning_type: full")
 GENERATES = f"{LLAMA_FACTORY}predict_with_generate: true\n"
 RUN_EXP = "from llamafactory.train.tuner import run_exp\nrun_exp()\n"
 OF_PROGRAM = ("init", "--yes", *A100)
+SMALLER = ("--memory-budget", "25GiB", "--host-memory", "512GiB")
 
 
 class Case(NamedTuple):
@@ -284,7 +285,11 @@ CASES = {
         FP32, ("plan", "--machine", "8xV100-32GB", *SMALL[2:]), 0, [], [IN_FP32]
     ),
     "no precision on the CPU": Case(
-        FP32, ("plan", "--machine", "cpu", *SMALL[2:]), 0, [], [IN_FP32]
+        FP32,
+        ("plan", "--machine", "cpu", "--memory-budget", "64GiB", *SMALL[2:]),
+        0,
+        [],
+        [IN_FP32],
     ),
     "no precision is passed": Case(
         HF_PARSER, ("plan", *SMALL), 0, [IN_FP32, "put `--bf16` after train.py"]
@@ -613,6 +618,27 @@ CASES = {
         GENERATES.replace("generate: true", "generate: false"),
         (*OF_PROGRAM, "--stage", "3", "my.yml"),
         0,
+    ),
+    "weights in fp32 while the program loads them": Case(
+        FULL,
+        (*OF_PROGRAM, "--stage", "2", "my.yml"),
+        0,
+        ["while LLaMA-Factory loads the weights, in fp32, each GPU holds 5.8 GiB"],
+    ),
+    "those weights at stage 3": Case(
+        FULL, (*OF_PROGRAM, "--stage", "3", "my.yml"), 0, unsaid=["in fp32, each GPU holds"]
+    ),
+    "those weights on the host": Case(
+        f"{FULL}low_cpu_mem_usage: false\n",
+        (*OF_PROGRAM, "--stage", "2", "my.yml"),
+        0,
+        unsaid=["in fp32, each GPU holds"],
+    ),
+    "those weights, too big for a GPU": Case(
+        FULL.replace("1b", "7b"),
+        (*OF_PROGRAM, "--stage", "2", "--offload", "optimizer", *SMALLER, "my.yml"),
+        2,
+        ["each GPU holds 28.2 GiB of 25.0 GiB", "`--stage 3`", "`pure_bf16: true` in `my.yml`"],
     ),
     "a program is not launched": Case(
         YAML,

@@ -259,7 +259,8 @@ def _refuse_program(script: str, script_args: Sequence[str]) -> None:
         raise UsageError(
             f"`{script}` starts ranks of its own, and so does zerowiz",
             f"start the script itself: `{launch_instead(words)}`",
-            "say in front of it what else is meant: `$gpus_per_node 8`, `$nodes 2`, `$config FILE`",
+            "say in front of it what else is meant: `$gpus_per_node 8`, `$nodes 2`, `$config FILE`,"
+            " `$precision fp16`",
         )
     if script not in PREFIXES and _VARIABLE.match(script) is None:
         return

@@ -14,6 +14,7 @@ from zerowiz.app.machines.machine import find_node, is_here
 from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.core import shell
+from zerowiz.core.decision.evaluate import outside
 from zerowiz.core.decision.questions import TEMPLATE
 from zerowiz.core.launch.plan import needs_rank_program
 from zerowiz.core.launch.provenance import PlannedFile
@@ -27,13 +28,14 @@ from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.units import keep_batch
-from zerowiz.core.workload import SETTINGS, Method, Workload
+from zerowiz.core.workload import FP32_BYTES, SETTINGS, Method, Workload
 from zerowiz.emit.files import add_files, refuse_other_files, remove_added, write_files
 from zerowiz.errors import UsageError
 from zerowiz.probe.config_text import names_yaml, read_program_file
 from zerowiz.probe.files import FILE_NAME, read_template
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.translation import _, listing
+from zerowiz.ui.text import gib
 
 
 class InitOptions(Struct, frozen=True, kw_only=True):
@@ -117,6 +119,7 @@ def plan_written(
     run = plan.script
     if wanted.program_file is not None:
         _refuse_stage(wanted.program_file, strategy, force=plan.options.force)
+        _check_loading(wanted.program_file, plan, reporter)
     if run is not None:
         # Refuse now what the launch would refuse later.
         deliver_plan(plan, run, strategy)
@@ -290,6 +293,27 @@ def _refuse_stage(file: ProgramFile, strategy: Strategy, *, force: bool) -> None
             _("plan with another stage: `$stage 2`, or `$stage 2 $offload optimizer`"),
             _("remove `{keys}` from `{path}`", keys=keys, path=file.path),
         )
+
+
+def _check_loading(file: ProgramFile, plan: Plan, reporter: Reporter) -> None:
+    """Say what a GPU holds while the program loads the weights; refuse what dies then."""
+    job, chosen = plan.decision.job, plan.decision.chosen
+    if chosen is None or not file.job.loads_fp32 or chosen.strategy.shards_weights:
+        return
+    held_bytes = FP32_BYTES * job.model.params + outside(job, chosen).context_bytes
+    what = _(
+        "while {program} loads the weights, in fp32, each GPU holds {loading}",
+        program=file.program.name,
+        loading=gib(held_bytes),
+    )
+    if chosen.budget_bytes is None or held_bytes <= chosen.budget_bytes or plan.options.force:
+        reporter.note(what)
+        return
+    raise UsageError(
+        _("{what} of {budget}", what=what, budget=gib(chosen.budget_bytes)),
+        _("plan with stage 3, where it loads them divided: `$stage 3`"),
+        _("or set `pure_bf16: true` in `{path}`: bf16 weights without fp32", path=file.path),
+    )
 
 
 def with_program_file(command: Command, file: ProgramFile) -> Command:

@@ -35,6 +35,9 @@ TrainingArguments("out")
 """
 
 
+ADD_IF = "def add(m):\n    if args.kind == 'lora': get_peft_model(m, LoraConfig())\n"
+
+
 def lora_settings(text: str, *words: str) -> ScriptSettings:
     return ScriptRun(parse_script(LORA_HEAD + text, "train.py"), words).settings
 
@@ -59,6 +62,8 @@ def lora_settings(text: str, *words: str) -> ScriptSettings:
         ),
         ("def add(m, c):\n    return get_peft_model(m, c)\nadd(m, LoraConfig())", Method.LORA),
         ("def add(m):\n    get_peft_model(m, LoraConfig())\nif args.lora: add(m)", Method.FULL),
+        (f"{ADD_IF}if not args.lora: add(m)", Method.LORA),
+        (f"{ADD_IF}if args.lora: add(m)", None),
         ("if args.lora:\n    get_peft_model(m, LoraConfig())", Method.FULL),
         ("if not args.lora:\n    get_peft_model(m, LoraConfig())", Method.LORA),
         ("if args.lora:\n    pass\nelse:\n    get_peft_model(m, LoraConfig())", Method.LORA),

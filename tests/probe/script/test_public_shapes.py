@@ -798,6 +798,14 @@ def test_adapters_of_what_is_not_read_are_not_taken_for_full_training(
     assert is_seen is ("method" not in settings_of(text).unseen)
 
 
+@pytest.mark.parametrize(("model", "expected"), [("critic", 1), ("actor", 0)])
+def test_the_model_of_a_second_engine_is_said_not_to_be_counted(model: str, expected: int) -> None:
+    engines = [f"deepspeed.initialize(args=args, model={name})" for name in ("actor", model)]
+    lines = "\n".join(f"engine, *_ = {engine}" for engine in engines)
+    found = settings_of(f"import deepspeed\n{lines}\nengine.step()\n")
+    assert [Uncounted.COPY] * expected == [each.what for each in found.not_counted]
+
+
 # Of sihyun-yu/REPA, SalesforceAIResearch/DiffusionDPO and huggingface/distil-whisper.
 @pytest.mark.parametrize(
     ("lines", "expected"),

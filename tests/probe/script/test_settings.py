@@ -524,6 +524,9 @@ def test_a_loader_that_asks_the_config_cannot_disagree_with_it(size: str) -> Non
     assert parse_script(text, "train.py").micro_batch.from_config
 
 
+BRANCHES = "if flag == 'test':\n    b = args.batch\nelse:\n"
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -533,6 +536,9 @@ def test_a_loader_that_asks_the_config_cannot_disagree_with_it(size: str) -> Non
         ("args.batch = 2\nloader = DataLoader(data, batch_size=args.batch)", None),
         ("self.batch = args.batch\nloader = DataLoader(data, batch_size=args.batch)", 4),
         ("loader = DataLoader(data, batch_size=int(args.batch))", 4),
+        # Of KimMeen/Time-LLM.
+        (f"{BRANCHES}    b = args.batch\nloader = DataLoader(data, batch_size=b)", 4),
+        (f"{BRANCHES}    b = args.other\nloader = DataLoader(data, batch_size=b)", None),
     ],
 )
 def test_the_training_loader_gives_the_micro_batch(line: str, expected: int | None) -> None:
@@ -903,7 +909,8 @@ EITHER = "'bf16' if args.bf16 else 'fp16' if args.fp16 else 'no'"
         ("'bf16' if able() else 'no'", (), None),
         ("'bf16' if able() else 'fp16' if args.fp16 else 'no'", ("--fp16",), None),
         ("word if args.bf16 else 'no'", (), None),
-        ("'fp16' if args.fp16 else None", (), None),
+        ("'fp16' if args.fp16 else 'bf16' if args.bf16 else 'no'", ("--fp16", "--bf16"), None),
+        ("'fp16' if args.fp16 else None", ("--fp16",), Precision.FP16),
     ],
 )
 def test_the_precision_of_an_accelerator_may_be_chosen_by_a_condition(
@@ -914,6 +921,13 @@ def test_the_precision_of_an_accelerator_may_be_chosen_by_a_condition(
     assert expected == value_of(settings, "precision")
     assert ("precision" in settings.unseen) is (expected is None)
     assert settings.precision is None or not parse_script(text, "train.py").mixed_precision.code
+
+
+def test_a_precision_that_is_none_is_left_to_the_config() -> None:
+    text = ACCELERATED.replace("EXPRESSION", "'fp16' if args.fp16 else None")
+    settings = ScriptRun(parse_script(text, "train.py"), ()).settings
+    assert settings.precision is None
+    assert "precision" not in settings.unseen
 
 
 def test_a_condition_is_given_the_precision_that_it_chooses() -> None:

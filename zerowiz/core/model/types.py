@@ -234,7 +234,7 @@ class Model(Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"`$lora_target_modules {named}`: `{self.name}` has no such linear layer",
                 f"its linear layers: {', '.join(targets) or 'none'}",
-                f"use `{ALL_LINEAR}` for all of them",
+                f"use `{ALL_LINEAR}` for all of them; if your script names them, use its `$model`",
             )
         return tensors
 

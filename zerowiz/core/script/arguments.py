@@ -246,9 +246,12 @@ def _each_option(
     words = words[: words.index("--")] if "--" in words else words
     for index, word in enumerate(words):
         after = tuple(takewhile(_is_value, words[index + 1 :]))
-        if not word.startswith("-"):
+        # Hydra's `key=value`, and `+key=value`.
+        key = word.lstrip("+").partition("=")[0] + "="
+        if not word.startswith("-") and not parser.spells(key):
             continue
         flag = word if parser.spells(word) else _split(word)[0]
+        flag = key if parser.spells(key) else flag
         meant = parser.find(flag)
         one_meaning = len({option.dest for option in meant}) == 1
         certain = one_meaning and (parser.complete or parser.spells(flag))
@@ -319,8 +322,8 @@ def write_words(parser: ScriptParser, option: Option, value: object) -> tuple[st
         same = (other for other in parser.of(option.dest) if SWITCHES.get(other.takes) == value)
         return next(((other.flag,) for other in same), None)
     written = None if option.takes is Takes.UNSEEN else _write(option, value)
-    if written is not None and parser.is_foreign:
-        return (f"{option.flag}={','.join(written)}",)
+    if written is not None and (parser.is_foreign or option.flag.endswith("=")):
+        return (f"{option.flag.removesuffix('=')}={','.join(written)}",)
     return None if written is None else (option.flag, *written)
 
 

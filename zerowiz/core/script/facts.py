@@ -318,6 +318,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     config_line: int | None = None
     """The line at which the script names its config, or would have to."""
     obstacle: Obstacle | None = None
+    adapters_if: tuple[ValueSource, ...] = ()
+    """What has to hold for the only call that adds adapters, where no one option decides that."""
     trains_adapters: bool = False
     """Whether it imports peft, or a library's configuration of it."""
     builds_elsewhere: bool = False

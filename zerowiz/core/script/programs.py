@@ -41,6 +41,8 @@ class ProgramJob(Struct, frozen=True, kw_only=True):
     """Its keys that exclude DeepSpeed, such as those of FSDP."""
     refused_sharded: tuple[str, ...] = ()
     """Its keys that the program refuses at stage 3."""
+    loads_fp32: bool = False
+    """Whether each GPU holds all weights in fp32 while they are loaded, but at stage 3."""
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -81,6 +83,9 @@ class Program(Struct, frozen=True, kw_only=True):
     excluding: tuple[str, ...] = ("fsdp", "fsdp_config")
     refused_sharded: tuple[str, ...] = ()
     """Its keys that it refuses at stage 3."""
+    loading_fp32: Mapping[str, object] | None = None
+    """What its file has where each GPU holds all weights in fp32 while they are loaded; as in
+    `reads`."""
     parallel: Mapping[str, str]
     """Its keys by which ranks share more than data, and what that is called."""
 
@@ -174,7 +179,7 @@ def _read_job(program: Program, values: _Values) -> ProgramJob:
     """What a file says; a key that it lacks has the program's default."""
     said: dict[str, Value] = {}
     for name, value, wanted in program.reads:
-        if name not in said and all(_is(_word(values, key), want) for key, want in wanted.items()):
+        if name not in said and _has(values, wanted):
             said[name] = value
     for name, (key, meanings) in program.words.items():
         meaning = _meaning(name, _word(values, key) or None, meanings)
@@ -209,6 +214,7 @@ def _read_job(program: Program, values: _Values) -> ProgramJob:
         ),
         excluding=tuple(key for key in program.excluding if values.get(key)),
         refused_sharded=tuple(key for key in program.refused_sharded if values.get(key)),
+        loads_fp32=program.loading_fp32 is not None and _has(values, program.loading_fp32),
     )
 
 
@@ -232,6 +238,10 @@ def _word(values: _Values, key: str) -> Value | float | None:
     """A value to look up in a table; a list or a mapping, which no table has, is its text."""
     value = values.get(key)
     return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _has(values: _Values, wanted: Mapping[str, object]) -> bool:
+    return all(_is(_word(values, key), want) for key, want in wanted.items())
 
 
 def _is(word: object, wanted: object) -> bool:
@@ -440,6 +450,13 @@ LLAMA_FACTORY = Program(
     needing=("quantization_bit", "quantization_method", "quantization_type", "double_quantization"),
     # hparams/parser.py, get_train_args.
     refused_sharded=("predict_with_generate", "pissa_init", "pure_bf16"),
+    # model/adapter.py, init_adapter. model/patcher.py: they are on a GPU by `low_cpu_mem_usage`.
+    loading_fp32={
+        "finetuning_type": "full",
+        "pure_bf16": False,
+        "use_badam": False,
+        "low_cpu_mem_usage": frozenset({None, True}),
+    },
 )
 # ms-swift 4.6, megatron/arguments/megatron_args.py: keys of `megatron sft`, which trains without
 # DeepSpeed. `swift sft` has none of them.

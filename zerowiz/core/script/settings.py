@@ -486,7 +486,9 @@ def _in_json(text: str, key: str) -> Scalar:
 
 def _settled_method(run: Resolver) -> ScriptValue[Method] | None:
     """Full training, LoRA or QLoRA; None where that is not known."""
-    adapters = run.condition(run.facts.adapters)
+    adapters, several = run.condition(run.facts.adapters), run.facts.adapters_if
+    if adapters is None and several and run.holds(several):
+        adapters = run.condition(several[0])
     if adapters is None:
         return None
     if not adapters.value:
@@ -642,6 +644,8 @@ def _settled_precision(run: Resolver) -> ScriptValue[Precision] | None:
     if not switches or (of_trainer and len(switches) == 1):
         by_name = as_named(run.setting(run.facts.mixed_precision), _names(run.facts))
         return by_name or _float_precision(run)
+    if run.facts.mixed_precision.from_config:
+        return None
     chosen = next((switch for switch in switches if switch.state is not State.OPEN), switches[-1])
     return ScriptValue(
         value=Precision.FP32,

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 
 from msgspec import Struct
 
@@ -444,8 +444,12 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             lora_target_modules=_by_model_config(read, "lora_target_modules"),
         )
     used = [*_used(read)]
+    adapters = _adapters(read, used)
+    only = used[0].call if len(used) == 1 and used[0].configs and not used[0].hidden else None
+    if only is not None and not adapters.seen and not only.may_be_skipped:
+        facts = replace(facts, adapters_if=tuple(read.conditions(only)))
     return facts.with_sources(
-        adapters=_adapters(read, used),
+        adapters=adapters,
         lora_rank=agree(_rank(read, config) for use in used for config in use.configs),
         lora_target_modules=agree(
             _adapter_targets(read, config) for use in used for config in use.configs
@@ -459,7 +463,12 @@ def _script_call(read: Reader, call: FunctionCall) -> ScriptCall:
 
 
 def _copies(read: Reader) -> Iterator[ScriptCall]:
-    """Where a loop copies the model that it trains, or loads one beside it."""
+    """Where a loop copies the model that it trains, or has one beside it, also in an engine."""
+    engines = read.source.calls_to("deepspeed", "initialize")
+    for first, call in pairwise(engines):
+        given = [ast.unparse(c.argument("model", 1) or c.node) for c in (first, call)]
+        if first.function == call.function and given[0] != given[1]:
+            yield _script_call(read, call)
     trained = {name for call in read.source.calls for name in _trained(call)}
     for call in read.source.calls:
         copied = {last_name(arg) for arg in call.node.args if call.method == "deepcopy"}

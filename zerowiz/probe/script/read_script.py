@@ -19,6 +19,7 @@ from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_trl_release
 from zerowiz.probe.script.commandline import command_line
 from zerowiz.probe.script.engine_config import with_convention, with_parallelism
+from zerowiz.probe.script.hydra import with_hydra
 from zerowiz.probe.script.imports import Joined, join
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
@@ -46,6 +47,7 @@ def parse_script(
     path_name: str,
     import_folder: Path | None = None,
     trl_release: Release = NEWEST_TRL,
+    script_args: Sequence[str] = (),
 ) -> ScriptFacts:
     """The facts of a script, from its text and from what it uses of its modules.
 
@@ -54,12 +56,13 @@ def parse_script(
         path_name: Its path, as messages have it.
         import_folder: The folder that it imports from first; None to read no modules.
         trl_release: The release of trl whose defaults count.
+        script_args: The words after it, which may choose among files of Hydra.
 
     Raises:
         ZerowizError: The text is not Python.
     """
     try:
-        return _facts(text, path_name, import_folder, trl_release)
+        return _facts(text, path_name, import_folder, trl_release, script_args)
     except (MemoryError, RecursionError):
         # Of Python's parser, and of what visits a tree.
         raise ZerowizError(
@@ -78,14 +81,21 @@ def parse_script(
 
 
 def _facts(
-    text: str, path_name: str, import_folder: Path | None, trl_release: Release
+    text: str,
+    path_name: str,
+    import_folder: Path | None,
+    trl_release: Release,
+    script_args: Sequence[str],
 ) -> ScriptFacts:
     joined = Joined(tree=_parse(text, path_name), text=text, seen=text)
     if import_folder is not None:
         joined = join(Path(path_name), joined.tree, text, import_folder)
     own_lines = joined.files[0][0] if joined.files else 0
     source = replace(walk(joined.tree, own_lines), trl_release=trl_release, text=joined.seen)
-    read = Reader(source=source, line=command_line(source))
+    line = command_line(source)
+    if import_folder is not None and "hydra" in text:
+        line = with_hydra(line, source, Path(path_name).parent, script_args)
+    read = Reader(source=source, line=line)
     facts = ScriptFacts(
         path=path_name,
         files=joined.files,
@@ -158,7 +168,8 @@ def read_script(
         UsageError: The settings file holds no values by their names.
         ZerowizError: The script is not Python.
     """
-    facts = _read_source(path, path.parent if import_folder is None else import_folder)
+    folder = path.parent if import_folder is None else import_folder
+    facts = _read_source(path, folder, script_args)
     named = facts.parser.settings_file(tuple(script_args))
     if named is not None:
         from zerowiz.probe.config_text import read_settings_file  # noqa: PLC0415 - takes long to load
@@ -169,7 +180,7 @@ def read_script(
     return facts
 
 
-def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
+def _read_source(path: Path, import_folder: Path, script_args: Sequence[str]) -> ScriptFacts:
     if path.is_dir():
         scripts = sorted(child.name for child in path.glob("*.py"))
         raise PreflightError(
@@ -201,7 +212,7 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
         raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
     text = _decode(data, path)
     _refuse_shell_script(text, path)
-    return parse_script(text, str(path), import_folder, read_trl_release())
+    return parse_script(text, str(path), import_folder, read_trl_release(), script_args)
 
 
 def _as_config(path: object) -> str:

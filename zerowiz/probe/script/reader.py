@@ -225,9 +225,13 @@ class Reader(Struct, frozen=True, kw_only=True, eq=False):
             return next(iter(self.line.parser.of(expr.id)), None)
         if not isinstance(expr, ast.Attribute) or expr.attr in self.source.altered:
             return None
+        name = expr.attr
         if last_name(expr.value) not in self.source.namespaces:
-            return None
-        return next(iter(self.line.parser.of(expr.attr)), None)
+            # `cfg.train.lr` of Hydra.
+            root, _, name = ast.unparse(expr).partition(".")
+            if root not in self.source.namespaces:
+                return None
+        return next(iter(self.line.parser.of(name)), None)
 
     def bind_option(self, option: Option, default_of: str | None = None) -> ValueSource:
         """The setting of an option; its default is unseen where two options of the name differ."""

@@ -50,11 +50,14 @@ class Scope:
         return self.parent.owner(name)
 
     def value(self, name: str) -> ast.expr | None:
-        """The value of a name that is bound once; None for any other name."""
+        """The value of a name that is bound once, or to one option; None for any other name."""
         if name not in self.values:
             return self.parent.value(name) if self.parent is not None else None
-        values = self.values[name]
-        return values[0] if len(values) == 1 else None
+        first, *others = self.values[name]
+        if others and isinstance(first, ast.Attribute):
+            # `batch_size = args.batch_size` in each branch.
+            others = [v for v in others if v is None or ast.dump(v) != ast.dump(first)]
+        return None if others else first
 
 
 def last_name(expr: ast.expr | None) -> str:

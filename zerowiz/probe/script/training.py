@@ -86,8 +86,7 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     chosen = _chosen_precision(read, calls[0]) if len(calls) == 1 else {}
     named = agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls)
     return facts.with_sources(
-        mixed_precision=UNSEEN if chosen else named,
-        **chosen,
+        **{"mixed_precision": UNSEEN if chosen else named, **chosen},
         accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
     )
 
@@ -115,23 +114,32 @@ def _lightning_settings(read: Reader, call: FunctionCall) -> dict[str, ValueSour
 
 
 def _chosen_precision(read: Reader, call: FunctionCall) -> dict[str, ValueSource]:
-    """The conditions of `mixed_precision="bf16" if args.bf16 else "no"`, by what they choose."""
+    """The conditions of `mixed_precision="bf16" if args.bf16 else "no"`, by what they choose.
+
+    None leaves it to the config (accelerate 1.15, utils/dataclasses.py, set_mixed_precision).
+    """
     expr = call.keyword("mixed_precision")
     if expr is None:
         return {}
     expr, call, *_ = read.argument(expr, call)
-    chosen: dict[str, ValueSource] = {}
+    chosen: dict[Scalar, ValueSource] = {}
     rest = UNSEEN
     while isinstance(expr, ast.IfExp):
         condition, word = read.condition(expr.test, call), literal(expr.body, call.scope)
         rest, expr = replace(condition, unless=not condition.unless), expr.orelse
         if word not in MIXED_PRECISIONS or not condition.seen:
             return {}
-        chosen[str(word)] = condition
-    word = literal(expr, call.scope)
-    chosen[str(word)] = rest
-    known = rest.seen and word in MIXED_PRECISIONS
-    return {name.value: chosen[name] for name in SWITCHED if name in chosen} if known else {}
+        chosen[word] = condition
+    leaves_open = isinstance(expr, ast.Constant) and expr.value is None
+    word = None if leaves_open else literal(expr, call.scope)
+    chosen[word] = rest
+    # Of two switches that are on, bf16 counts.
+    *before_last, _ = chosen
+    in_turn = before_last[1:] == [] or before_last == [*SWITCHED]
+    if not (rest.seen and in_turn and (leaves_open or word in MIXED_PRECISIONS)):
+        return {}
+    switches = {name.value: chosen[name] for name in SWITCHED if name in chosen}
+    return switches | {"mixed_precision": ValueSource(from_config=leaves_open)}
 
 
 # What a script says that casts its batches, or has 16 bits to cast them to, or sets a config; what
@@ -305,7 +313,7 @@ def _loader_batch(read: Reader) -> ValueSource:
     named = read.named(SETTINGS["micro_batch"].script_names)
     if named.seen:
         return named
-    if _draws_by_config(read.source.tree):
+    if f"{_MICRO_BATCH_OF_ENGINE}" in read.source.text and _draws_by_config(read.source.tree):
         return ValueSource(from_config=True)
     # A loop that draws its batches itself.
     has_loader = "DataLoader" in read.source.by_method
