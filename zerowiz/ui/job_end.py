@@ -22,7 +22,7 @@ from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.translation import N_, _
 from zerowiz.ui.sentences import ROUGH_ON_CPU
-from zerowiz.ui.text import plain_log, say, seconds, show_rows
+from zerowiz.ui.text import percent, plain_log, say, seconds, show_rows
 
 CAUSES: Mapping[Cause, str] = {
     Cause.FINISHED: _("it finished"),
@@ -192,8 +192,8 @@ def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextI
     peaks = (predicted.peak_bytes, measured.peak_bytes)
     steps = (predicted.step_seconds, measured.step_seconds)
     rows = [
-        (_MEMORY[predicted.memory], *map(_gib, peaks), _percent(error_of(*peaks))),
-        (_("time of a step"), *map(_time, steps), _percent(error_of(*steps))),
+        (_MEMORY[predicted.memory], *map(_gib, peaks), percent(error_of(*peaks))),
+        (_("time of a step"), *map(_time, steps), percent(error_of(*steps))),
     ]
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     if predicted.memory is CountedMemory.RESIDENT:
@@ -229,7 +229,3 @@ def _gib(size_bytes: float | None) -> str:
 
 def _time(value: float | None) -> str:
     return "?" if value is None else f"{seconds(value)} s"
-
-
-def _percent(error: float | None) -> str:
-    return "" if error is None else f"{100 * error:+.1f} %"

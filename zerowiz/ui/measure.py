@@ -1,6 +1,6 @@
 """Show measured runs beside their plans."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import TextIO
 
@@ -8,7 +8,7 @@ from zerowiz.core.job_end import error_of
 from zerowiz.core.measured_run import ScriptMeasurement
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.sentences import ROUGH_ON_CPU
-from zerowiz.ui.text import bare_gib, labelled, say, seconds, show_rows
+from zerowiz.ui.text import bare_gib, percent, say, seconds, show_rows
 
 
 def _size(size_bytes: int | None) -> str:
@@ -16,14 +16,6 @@ def _size(size_bytes: int | None) -> str:
     if size_bytes is None:
         return "?"
     return bare_gib(size_bytes) if size_bytes >= 10 * 2**30 else f"{size_bytes / 2**30:.3f}"
-
-
-def _percent(error: float | None) -> str:
-    return "" if error is None else f"{100 * error:+.1f} %"
-
-
-def _error_at_end(error: float | None) -> str:
-    return "" if error is None else _("; error {error}", error=_percent(error))
 
 
 def outcome(run: ScriptMeasurement) -> str:
@@ -52,9 +44,9 @@ def _candidate(run: ScriptMeasurement) -> tuple[str, ...]:
     return (
         run.name,
         *map(_size, peaks),
-        _percent(error_of(*peaks)),
+        percent(error_of(*peaks)),
         *("?" if step is None else f"{step:.3g}" for step in steps),
-        _percent(error_of(*steps)),
+        percent(error_of(*steps)),
     )
 
 
@@ -76,8 +68,7 @@ def _took(run: ScriptMeasurement) -> float:
 
 
 def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
-    """A person's own script: its peak and its step, predicted beside measured."""
-    predicted_bytes, measured_bytes = run.peak_bytes
+    """One run: the steps of each rank, and its row of the table."""
     say(
         stream,
         _(
@@ -87,57 +78,18 @@ def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
             wanted_steps=run.wanted_steps,
         ),
     )
-    known = measured_bytes is not None
-    measured = f"{_size(measured_bytes)} GiB" if known else _("not counted here")
-    error = _error_at_end(error_of(predicted_bytes, measured_bytes))
-    predicted = f"{_size(predicted_bytes)} GiB"
-    say(
-        stream,
-        labelled(
-            _("Peak"),
-            _(
-                "measured: {measured}; predicted: {predicted}{error}",
-                measured=measured,
-                predicted=predicted,
-                error=error,
-            ),
-        ),
-    )
-    if run.on_cpu:
-        say(stream, ROUGH_ON_CPU)
-    say(stream, *_script_step(run))
-    if run.out_of_memory is not None:
-        say(stream, _("It ran out of {memory} memory", memory=run.out_of_memory))
-
-
-def _script_step(run: ScriptMeasurement) -> Iterator[str]:
     for rank, each_step in enumerate(run.samples):
-        if each_step:
-            yield _(
-                "Rank {rank}   {each_step} s",
-                rank=rank,
-                each_step=listing(f"{value:.3g}" for value in each_step),
-            )
-    steady, expected_seconds = run.steady, run.step_seconds[0]
-    if steady is not None:
-        yield labelled(
-            _("Step"),
+        took = listing(f"{value:.3g}" for value in each_step)
+        say(stream, _("Rank {rank}   {each_step} s", rank=rank, each_step=took or "?"))
+    if (steady := run.steady) is not None:
+        say(
+            stream,
             _(
-                "measured: {seconds} s, median of the last {steps} steps"
-                " ({low_seconds} to {high_seconds} s)",
-                seconds=seconds(steady.seconds),
+                "The last {steps} steps took {low_seconds} to {high_seconds} s, of which the median"
+                " counts",
                 steps=steady.steps,
                 low_seconds=seconds(steady.low_seconds),
                 high_seconds=seconds(steady.high_seconds),
             ),
         )
-    if expected_seconds is not None:
-        error = _error_at_end(error_of(*run.step_seconds))
-        yield labelled(
-            _("Step"),
-            _(
-                "predicted: {expected_seconds} s{error}",
-                expected_seconds=seconds(expected_seconds),
-                error=error,
-            ),
-        )
+    candidates([run], stream)

@@ -604,6 +604,11 @@ def mib(size_bytes: int | None) -> str:
     return _("unknown") if size_bytes is None else f"{size_bytes // 2**20} MiB"
 
 
+def percent(error: float | None) -> str:
+    """How far off a prediction is: `-8.6 %`; empty where it is not known."""
+    return "" if error is None else f"{100 * error:+.1f} %"
+
+
 def bare_gib(size_bytes: int | None) -> str:
     """As `gib`, for a column whose heading says GiB; what rounds to nothing shows its digits."""
     if size_bytes is None:

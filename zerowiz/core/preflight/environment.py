@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core import shell
-from zerowiz.core.dsconfig.merge import truth_of
+from zerowiz.core.dsconfig.merge import section_of, truth_of
 from zerowiz.core.findings import (
     MOST_MICRO_BATCHES,
     BadRelease,
@@ -173,8 +173,7 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
     step, strategy, integration = planned.job.workload, planned.strategy, planned.integration
     config = planned.config or {}
     zero, types = (
-        section if isinstance(section := config.get(name), Mapping) else {}
-        for name in ("zero_optimization", "data_types")
+        section_of(config, name) for name in ("zero_optimization", "data_types")
     )
     torch, deepspeed = (parse_release(installed.version(name)) for name in ("torch", "deepspeed"))
     reached = [release for release in _DEEPSPEEDS if parse_release(release) <= deepspeed]

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.job import Job
+from zerowiz.core.dsconfig.merge import section_of
 from zerowiz.core.findings import BadRelease
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script.facts import Resolver
@@ -78,7 +79,7 @@ def list_ops(
             likely takes one for the host where the states are offloaded, and only there.
         passes_optimizer: Whether a plain loop hands it to DeepSpeed, which then reads no other.
     """
-    zero = _section(config, "zero_optimization")
+    zero = section_of(config, "zero_optimization")
     ops = [*_optimizer_ops(config, zero, integration, own_optimizers, passes=passes_optimizer)]
     if "nvme" in (_device(zero, "offload_optimizer"), _device(zero, "offload_param")):
         ops += [PIN_MEMORY, ASYNC_IO]
@@ -100,9 +101,9 @@ def _optimizer_ops(
     passes: bool,
 ) -> Iterator[Op]:
     offloads = _device(zero, "offload_optimizer") not in (None, "none")
-    asked = _section(config, "optimizer")
+    asked = section_of(config, "optimizer")
     if asked and not passes:
-        kind, params = str(asked.get("type", "")).lower(), _section(asked, "params")
+        kind, params = str(asked.get("type", "")).lower(), section_of(asked, "params")
         on_device, offloaded = _BY_NAME.get(kind, (None, None))
         op = offloaded if offloads else on_device
         if op is not None and params.get("torch_adam") is not True:
@@ -120,13 +121,8 @@ def _optimizer_ops(
             yield replace(ops[name], likely=len(own_optimizers) > 1)
 
 
-def _section(values: Values, key: str) -> Values:
-    value = values.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
 def _device(zero: Values, key: str) -> object:
-    return _section(zero, key).get("device")
+    return section_of(zero, key).get("device")
 
 
 class Torch(Struct, frozen=True, kw_only=True):
