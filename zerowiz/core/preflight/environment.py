@@ -172,9 +172,7 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
     """What a job says of the conditions of bad releases."""
     step, strategy, integration = planned.job.workload, planned.strategy, planned.integration
     config = planned.config or {}
-    zero, types = (
-        section_of(config, name) for name in ("zero_optimization", "data_types")
-    )
+    zero, types = (section_of(config, name) for name in ("zero_optimization", "data_types"))
     torch, deepspeed = (parse_release(installed.version(name)) for name in ("torch", "deepspeed"))
     reached = [release for release in _DEEPSPEEDS if parse_release(release) <= deepspeed]
     by_trainer = planned.uses_peft and integration is Integration.HF

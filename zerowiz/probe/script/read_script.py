@@ -24,8 +24,7 @@ from zerowiz.probe.script.imports import Joined, join
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import parse_quietly, walk
-from zerowiz.probe.script.stages import with_stage_calls
-from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
+from zerowiz.probe.script.trainer import with_stage_calls, with_trainer, with_weight_saves
 from zerowiz.probe.script.training import with_checkpointing, with_float_batches, with_training
 
 # Calls that make a model of a config, and texts by which a script makes it elsewhere than in host
