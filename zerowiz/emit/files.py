@@ -14,6 +14,7 @@ from secrets import token_hex
 
 from zerowiz.core import shell
 from zerowiz.core.launch.provenance import (
+    OTHER_PLACE,
     PlannedFile,
     is_config_of_plan,
     is_plan_path,
@@ -34,18 +35,11 @@ RECORDS = ".zerowiz"
 _LARGEST_BYTES = 16_000_000
 
 
-_OTHER_PLACE = "choose another folder with `--output-dir DIR`"
-
-
 def _marker(path: Path, content: bytes) -> Path:
     return path.parent / RECORDS / "written" / hashlib.sha256(content).hexdigest()
 
 
-def _elsewhere(file: PlannedFile) -> str:
-    return file.elsewhere or _OTHER_PLACE
-
-
-def _cannot_write(path: Path, error: OSError, hint: str = _OTHER_PLACE) -> ZerowizError:
+def _cannot_write(path: Path, error: OSError, hint: str = OTHER_PLACE) -> ZerowizError:
     reason = (error.strerror or str(error)).lower()
     records = path.parent / RECORDS
     if isinstance(error, PermissionError) and records in Path(str(error.filename)).parents:
@@ -56,7 +50,7 @@ def _cannot_write(path: Path, error: OSError, hint: str = _OTHER_PLACE) -> Zerow
 
 
 @contextmanager
-def _writing(path: Path, hint: str = _OTHER_PLACE) -> Iterator[None]:
+def _writing(path: Path, hint: str = OTHER_PLACE) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -98,14 +92,14 @@ def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
 def _read_there(file: PlannedFile) -> bytes | None:
     """What is in an existing file, or the beginning of a huge one; None where there is none."""
     path = Path(file.path)
-    _refuse_special(path, _elsewhere(file))
+    _refuse_special(path, file.elsewhere)
     try:
         with path.open("rb") as stream:
             return stream.read(_LARGEST_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _cannot_write(path, error, _elsewhere(file)) from None
+        raise _cannot_write(path, error, file.elsewhere) from None
 
 
 def _is_of_plan(path: Path, there: bytes) -> bool:
@@ -130,7 +124,7 @@ def _mark_known(file: PlannedFile) -> None:
     there = None if file.own_folder else _read_there(file)
     if there is None or _marker(path, there).exists() or not _is_of_plan(path, there):
         return
-    with _writing(path, _elsewhere(file)), _marked(path, there):
+    with _writing(path, file.elsewhere), _marked(path, there):
         pass
 
 
@@ -216,7 +210,7 @@ def rewrite_file(path: Path, text: str) -> None:
         write_whole(path, os.fsencode(text), _mode(path))
 
 
-def _refuse_special(path: Path, hint: str = _OTHER_PLACE) -> None:
+def _refuse_special(path: Path, hint: str = OTHER_PLACE) -> None:
     """Refuse to replace a folder, a device or a pipe by a file, also where the caller may do so."""
     try:
         mode = path.stat().st_mode
@@ -250,7 +244,7 @@ def _refuse_held(file: PlannedFile) -> None:
                 f"`{file.path}` is in use: a job runs with it {holder}, and this one needs other "
                 "settings in it"
             ),
-            _elsewhere(file),
+            file.elsewhere,
             "wait until that job has ended",
         )
 
@@ -263,7 +257,7 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
         ZerowizError: A path cannot be read, or can be no file, or a job that runs reads it.
     """
     for file in files:
-        _refuse_special(Path(file.path), _elsewhere(file))
+        _refuse_special(Path(file.path), file.elsewhere)
         _refuse_held(file)
     if force:
         return
@@ -305,7 +299,7 @@ def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
     for original in dict.fromkeys(loss.copy_of for loss in losses if loss.copy_of is not None):
         yield f"it is a copy of `{original}`: make lasting changes there"
     if configs or any(loss.copy_of is not None for loss in losses):
-        yield _OTHER_PLACE
+        yield OTHER_PLACE
 
 
 def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:
@@ -354,7 +348,7 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
         write_private(path, content)
         return
     refuse_loss(file, force=force)
-    with _writing(path, _elsewhere(file)), _marked(path, content):
+    with _writing(path, file.elsewhere), _marked(path, content):
         # A plan file holds the words of a command, among which a secret may be that nothing names.
         private = stat.S_IRUSR | stat.S_IWUSR if is_plan_path(file.path) else None
         write_whole(path, content, private if file.copy_of is None else _mode(Path(file.copy_of)))

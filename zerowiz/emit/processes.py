@@ -437,15 +437,9 @@ class AttemptFolder:
         Args:
             order: The number of a signal, or END_ORDER.
         """
-        path = self.path / ORDERS_FILE
-        with suppress(OSError):
-            with path.open("a", encoding="utf-8") as stream:
-                stream.write(f"{order}\n")
+        with suppress(OSError), (self.path / ORDERS_FILE).open("a", encoding="utf-8") as stream:
+            stream.write(f"{order}\n")
             return True
-        with suppress(OSError):
-            # A full disk takes the name and no order.
-            if path.stat().st_size == 0:
-                path.unlink()
         return False
 
     def order_end(self) -> None:

@@ -162,8 +162,6 @@ def _hide_values(words: Sequence[str]) -> Iterator[str]:
 
 def _is_hidden(name: str, value: str) -> bool:
     """Whether a name, such as `--token` or hydra's `+token`, is a secret's, and a value one."""
-    named = re.fullmatch(rf"[-+]*(?:{_NAME}|{_LOOSE})", name, re.IGNORECASE) if value else None
-    is_open = named and re.fullmatch(
-        rf".+ (?:{_OPEN})|{_OPEN_BEHIND}", f"{name} {value}", re.IGNORECASE
-    )
-    return named is not None and not is_open
+    named = value and re.fullmatch(rf"[-+]*(?:{_NAME}|{_LOOSE})", name, re.IGNORECASE)
+    is_open = rf".+ (?:{_OPEN})|{_OPEN_BEHIND}"
+    return bool(named) and not re.fullmatch(is_open, f"{name} {value}", re.IGNORECASE)

@@ -80,16 +80,6 @@ PACKAGE_MISSING = Rule(
 )
 
 
-def _packages(installed: Installed, planned: PlannedJob | None) -> Iterator[Finding]:
-    for name, wants in _wanted(planned):
-        if installed.lacks(name):
-            yield found(
-                PACKAGE_MISSING,
-                f"`{name}` is not installed, and {wants}",
-                f"{_pip(installed)} install {name}",
-            )
-
-
 def _wanted(planned: PlannedJob | None) -> Iterator[tuple[str, str]]:
     """The libraries of this job, each with who needs it."""
     yield "torch", "DeepSpeed needs it"
@@ -174,7 +164,6 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
     config = planned.config or {}
     zero, types = (section_of(config, name) for name in ("zero_optimization", "data_types"))
     torch, deepspeed = (parse_release(installed.version(name)) for name in ("torch", "deepspeed"))
-    reached = [release for release in _DEEPSPEEDS if parse_release(release) <= deepspeed]
     by_trainer = planned.uses_peft and integration is Integration.HF
     return {
         "stage": strategy.stage,
@@ -192,7 +181,11 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
         "sequence_parallel": step.sequence_parallel > 1,
         "empty_adapter": by_trainer and truth_of(zero.get(ZeroKey.GATHER_ON_SAVE, False)) is False,
         "overlap_comm": truth_of(zero.get("overlap_comm", False)),
-        "deepspeed": max(reached, default="older") if deepspeed else None,
+        "deepspeed": max(
+            (each for each in _DEEPSPEEDS if parse_release(each) <= deepspeed), default="older"
+        )
+        if deepspeed
+        else None,
         "torch": None if not torch else "2.10" if torch >= _NEW_TORCH else "older",
     }
 
@@ -286,7 +279,13 @@ def check_environment(inputs: PreflightInput) -> Iterator[Finding]:
     if installed is None:
         return
     yield from _program(installed)
-    yield from _packages(installed, planned)
+    for name, wants in _wanted(planned):
+        if installed.lacks(name):
+            yield found(
+                PACKAGE_MISSING,
+                f"`{name}` is not installed, and {wants}",
+                f"{_pip(installed)} install {name}",
+            )
     yield from _age(installed)
     if planned is not None:
         yield from check_releases(installed, planned, facts.bad_releases)
@@ -334,7 +333,9 @@ NO_CHECKPOINT = Rule(
 def check_checkpoint(inputs: PreflightInput) -> Iterator[Finding]:
     """Whether a checkpoint loads."""
     planned, resumed = inputs.planned, inputs.facts.resumed
-    if planned is None or resumed is None or _loads_universal(planned.config):
+    section = (planned.config or {}).get("checkpoint") if planned else None
+    loads_universal = isinstance(section, Mapping) and section.get("load_universal") is True
+    if planned is None or resumed is None or loads_universal:
         return
     if resumed.states is None:
         yield from _check_there(resumed, planned)
@@ -386,11 +387,6 @@ def _check_there(resumed: Resumed, planned: PlannedJob) -> Iterator[Finding]:
             "name a checkpoint that is there after `--resume_from_checkpoint`",
             "remove `--resume_from_checkpoint` to start from the beginning",
         )
-
-
-def _loads_universal(config: Mapping[str, object] | None) -> bool:
-    section = None if config is None else config.get("checkpoint")
-    return isinstance(section, Mapping) and section.get("load_universal") is True
 
 
 def _ways_out(path: str, states: SavedStates, planned: PlannedJob) -> Iterator[str]:
