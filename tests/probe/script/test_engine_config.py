@@ -789,6 +789,7 @@ NEVER = (
     "PLAIN = True\nif PLAIN:\n    pass\nelse:\n    ENGINE",
     "def main():\n    use = False\n    if use:\n        ENGINE\nmain()",
     "sys.exit(0)\nENGINE",
+    "for i in range(3):\n    continue\n    ENGINE",
     "os._exit(0)\nENGINE",
     "raise SystemExit('old')\nENGINE",
     "def main():\n    return\n    ENGINE\nmain()",

@@ -700,7 +700,7 @@ class _ScopeVisitor(ast.NodeVisitor):
     def visit_For(self, node: ast.For) -> None:
         self._bind(node.target, None)
         self._note_parameters(node.target, node.iter)
-        self.generic_visit(node)
+        self._visit_all(children(node))
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
         self._note_parameters(node.target, node.iter)
