@@ -163,11 +163,33 @@ def test_check_plan_and_launch_refuse_sizes_that_no_ranks_have(
         assert (6, True) == (result.code, "c.yaml line " in result.stderr), result.stderr
 
 
-def test_a_size_in_the_environment_is_refused(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARALLELISM_CONFIG_TP_SIZE", "4")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("TP_SIZE=4", "has `PARALLELISM_CONFIG_TP_SIZE=4`: zerowiz does not plan tensor"),
+        ("CP_SIZE=0", "has `PARALLELISM_CONFIG_CP_SIZE=0`"),
+        ("SP_SIZE=four", "has `PARALLELISM_CONFIG_SP_SIZE=four`"),
+        ("SP_SIZE=-4", "has `PARALLELISM_CONFIG_SP_SIZE=-4`"),
+        ("SP_SIZE=", "has `PARALLELISM_CONFIG_SP_SIZE=`"),
+        ("SP_SIZE=3", "`--sequence-parallel 3`: a node has 8 GPUs"),
+        ("SP_SIZE=4 SP_BACKEND=ring", "has `PARALLELISM_CONFIG_SP_BACKEND=ring`"),
+        ("SP_SIZE=4 DP_SHARD_SIZE=3", "that makes 12 ranks, and the job has 8"),
+        ("DP_SHARD_SIZE=3 ACCELERATE_USE_PARALLELISM_CONFIG=true", "that makes 3 ranks"),
+        (
+            "SP_SIZE=4 ACCELERATE_USE_PARALLELISM_CONFIG=1",
+            "has `ACCELERATE_USE_PARALLELISM_CONFIG=1`",
+        ),
+    ],
+)
+def test_a_value_in_the_environment_that_is_not_planned_is_refused(
+    here: Run, monkeypatch: pytest.MonkeyPatch, words: str, says: str
+) -> None:
+    for word in words.split():
+        name, _, value = word.partition("=")
+        prefix = "" if name.startswith("ACCELERATE") else "PARALLELISM_CONFIG_"
+        monkeypatch.setenv(prefix + name, value)
     result = here("plan", "--machine", "8xH100", "--model", "1b")
-    assert 2 == result.code
-    assert "the environment has `PARALLELISM_CONFIG_TP_SIZE=4`" in result.stderr
+    assert (2, True) == (result.code, says in result.stderr), result.stderr
 
 
 @pytest.mark.parametrize(
@@ -280,6 +302,7 @@ def test_a_launch_sets_what_accelerate_reads(here: Run, folder: Path) -> None:
     for said in (
         "ACCELERATE_USE_PARALLELISM_CONFIG=true",
         "PARALLELISM_CONFIG_SP_SIZE=4",
+        "PARALLELISM_CONFIG_DP_REPLICATE_SIZE=1",
         "PARALLELISM_CONFIG_DP_SHARD_SIZE=2",
         "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION=sdpa",
     ):

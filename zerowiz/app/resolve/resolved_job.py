@@ -638,7 +638,7 @@ def _fold_job(
         reporter: Hears what that waits for.
     """
     environ = os.environ
-    check_parallelism(script, environ)
+    check_parallelism(script, environ, machine.world_size)
     facts, settings = facts_of(script), settings_of(script)
     model_words = () if script is None else _model_words(options, script)
     named = _name_model(options, settings, is_loaded=bool(model_words))

@@ -206,6 +206,18 @@ PARALLEL_KEYS: Mapping[str, str] = {
 """The keys by which ranks share more than data, and what that is called."""
 SHARED_SIZE = "parallelism_config_sp_size"
 """The key by which ranks share sequences."""
+SHARING: Mapping[str, str | None] = {
+    **dict.fromkeys((*PARALLEL_KEYS, SHARED_SIZE)),
+    **dict.fromkeys(f"parallelism_config_dp_{name}_size" for name in ("replicate", "shard")),
+    **{
+        f"parallelism_config_{name}_backend": b
+        for name, b in (("cp", "torch"), ("sp", "deepspeed"))
+    },
+}
+"""The keys of sizes, and of backends with the only one that there is.
+
+The variables of the environment are the same in capitals.
+"""
 
 
 def is_accelerate(values: Mapping[str, Node]) -> bool:

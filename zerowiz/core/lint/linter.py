@@ -14,6 +14,7 @@ from zerowiz.core.dsconfig.accelerate import (
     PARALLEL_KEYS,
     PRECISION_KEYS,
     SHARED_SIZE,
+    SHARING,
     AccelerateFile,
 )
 from zerowiz.core.dsconfig.hjson import (
@@ -107,8 +108,6 @@ _FORMS: Mapping[str, _Form] = {
 # More digits are no number of processes, and Python reads no text of thousands of them.
 _SIZE = re.compile(r"0*[1-9]\d{0,18}")
 _COMPARED = frozenset({SHARED_SIZE, "parallelism_config_cp_size"})
-# parallelism_config.py, ParallelismConfig.
-_BACKENDS = {"parallelism_config_cp_backend": "torch", "parallelism_config_sp_backend": "deepspeed"}
 
 
 def check_accelerate(file: AccelerateFile, context: Context) -> tuple[Finding, ...]:
@@ -164,7 +163,7 @@ def _wrong_sharing(file: AccelerateFile) -> Iterator[Finding]:
     """Sizes of groups of ranks that Accelerate cannot read, or that are not those of all ranks."""
     sizes: dict[str, int] = {}
     for member in file.sharing:
-        name, value, backend = member.key.name, plain(member.value), _BACKENDS.get(member.key.name)
+        name, value, backend = member.key.name, plain(member.value), SHARING.get(member.key.name)
         wanted = "a whole number above 0" if backend is None else f"`{backend}`"
         # utils/launch.py, prepare_extend_env_parallelism_config compares these two as they are.
         word = repr(value) if name in _COMPARED else str(value)

@@ -406,6 +406,7 @@ def share_sequences(step: Workload, ranks: int) -> dict[str, str]:
         "SP_BACKEND": "deepspeed",
         "SP_SEQ_LENGTH_IS_VARIABLE": "true",
         "SP_ATTN_IMPLEMENTATION": step.attention.row.names[0],
+        "DP_REPLICATE_SIZE": 1,
         "DP_SHARD_SIZE": step.replicas(ranks),
     }
     variables = {f"PARALLELISM_CONFIG_{name}": str(value) for name, value in sizes.items()}

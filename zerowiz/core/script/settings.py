@@ -1,6 +1,7 @@
 """Determine the settings of a run: the script's own values, overridden by the words after it."""
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, partial
@@ -8,6 +9,7 @@ from functools import cached_property, partial
 from msgspec import Struct
 
 from zerowiz.core.decision.job import Uncounted
+from zerowiz.core.dsconfig.accelerate import PARALLEL_KEYS, SHARED_SIZE, SHARING
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.arguments import (
     BY_ARCHITECTURE,
@@ -546,36 +548,67 @@ def check_accelerator(script: ScriptRun, on: Accelerator) -> None:
         )
 
 
-PARALLEL_VARIABLES: Mapping[str, str] = {
-    f"PARALLELISM_CONFIG_{name}_SIZE": f"{kind} parallelism"
-    for name, kind in (("TP", "tensor"), ("CP", "context"))
-}
-"""What `ParallelismConfig()` of accelerate 1.15 reads where nothing else says a size."""
+def _of_environment(environ: Mapping[str, str]) -> dict[str, int]:
+    """The sizes that `ParallelismConfig()` of accelerate 1.15 reads where nothing else says one.
+
+    Raises:
+        UsageError: It cannot read one, or has no such backend.
+    """
+    sizes = {}
+    for key, backend in SHARING.items():
+        name = key.upper()
+        said = environ.get(name, backend or "1")
+        if backend is None and said.isdecimal():
+            sizes[key] = int(said)
+        if said != backend and sizes.get(key, 0) < 1:
+            wanted = "a whole number above 0" if backend is None else f"`{backend}`"
+            raise UsageError(f"the environment has `{name}={said}`", f"set {wanted}, or unset it")
+    return sizes
 
 
 def shared_by_environment(environ: Mapping[str, str]) -> Iterator[SettingValue]:
-    """The ranks that share each sequence, where the same says so."""
-    name = "PARALLELISM_CONFIG_SP_SIZE"
-    said = environ.get(name, "")
-    if said.isdecimal() and int(said) > 1:
+    """The ranks that share each sequence, where the environment says so."""
+    value = _of_environment(environ)[SHARED_SIZE]
+    if value > 1:
+        source = SHARED_SIZE.upper()
         yield SettingValue(
-            name="sequence_parallel", value=int(said), origin=Origin.ENVIRONMENT, source=name
+            name="sequence_parallel", value=value, origin=Origin.ENVIRONMENT, source=source
         )
 
 
-def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str]) -> None:
+def check_parallelism(run: ScriptRun | None, environ: Mapping[str, str], ranks: int) -> None:
     """Refuse a job whose ranks share more than data and sequences.
 
     Args:
         run: The script as it is run; None without one.
         environ: Of the job.
+        ranks: All of them.
 
     Raises:
-        UsageError: They do, or may.
+        UsageError: They do, or may, or the sizes of the environment are not those of all ranks.
     """
-    for name, kind in PARALLEL_VARIABLES.items():
-        if environ.get(name, "1") != "1":
-            raise not_planned(f"the environment has `{name}={environ[name]}`", kind)
+    sizes = _of_environment(environ)
+    for key, kind in PARALLEL_KEYS.items():
+        if sizes[key] > 1:
+            raise not_planned(f"the environment has `{key.upper()}={sizes[key]}`", kind)
+    # accelerate 1.15, accelerator.py, __init__: another word than `true` is false.
+    switch, shared, total = (
+        "ACCELERATE_USE_PARALLELISM_CONFIG",
+        sizes[SHARED_SIZE],
+        math.prod(sizes.values()),
+    )
+    is_on = environ.get(switch, "false").lower() == "true"
+    if not is_on and switch in environ and total > 1:
+        raise UsageError(
+            f"the environment has `{switch}={environ[switch]}`: Accelerate ignores the sizes",
+            "set `true`, or unset it",
+        )
+    if (is_on or shared > 1) and total not in {1, shared, ranks}:
+        said = ", ".join(f"`{key.upper()}={size}`" for key, size in sizes.items() if size > 1)
+        raise UsageError(
+            f"the environment has {said}: that makes {total} ranks, and the job has {ranks}",
+            "unset them but the size for sequences: zerowiz sets the groups that share data",
+        )
     if run is None:
         return
     for use, size, is_doubtful in _shared_work(run):
