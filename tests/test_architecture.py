@@ -129,7 +129,7 @@ COUNTS = {
     *("gpus", "kinds", "kinds_unasked", "kinds_without"),
     # of a job
     *("generation_batch", "stages", "wrong_stages", "eval_batch", "workers", "every_n_layers"),
-    *("sequence_parallel", "shared"),
+    *("sequence_parallel", "shared", "tensor_parallel", "expert_parallel", "dealt", "built"),
     *("global_batch", "before", "now"),  # sequences of one optimizer step
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status", "number"),
     *("stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),

@@ -21,6 +21,7 @@ parser.add_argument("--tp", type=int, default=1)
 args = deepspeed.add_config_arguments(parser).parse_args()
 {more}
 """
+AUTO_TP = '"tensor_parallel": {"autotp_size": 4}}'
 CONFIG = '{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
 HEAD = "distributed_type: DEEPSPEED\nparallelism_config:\n"
 AXOLOTL = "base_model: m\nsequence_len: 512\nmicro_batch_size: 1\n"
@@ -66,20 +67,10 @@ REFUSED = {
         ),
         "`tensor_parallel.autotp_size` in t.py line 8",
     ),
-    "tp of a config": (
-        "c.json",
-        CONFIG + '"tensor_parallel": {"autotp_size": 4}}',
-        "tensor_parallel.autotp_",
-    ),
     "sp of a config": (
         "c.json",
         CONFIG + '"sequence_parallel_size": 4}',
         "has `sequence_parallel_size`",
-    ),
-    "ep of a config": (
-        "c.json",
-        CONFIG + '"expert_parallel": {"enabled": true}}',
-        "`expert_parallel.enabled`",
     ),
     **{
         f"{name} of Accelerate": (
@@ -103,6 +94,60 @@ def planned(here: Run, name: str, verb: str, *words: str) -> tuple[int, str]:
     options += () if name == "t.py" and "AutoModel" in text else ("--model", "1b")
     result = here(verb.split(maxsplit=1)[0], *options, *named, *words)
     return result.code, result.stderr
+
+
+# Sections of a config, a model, the GPUs, and what the error names; nothing where it is planned.
+MIXTURE, DENSE = "Qwen/Qwen3-30B-A3B", "llama-3.1-8b"
+SHARED_WEIGHTS = {
+    "tp": ({"tensor_parallel": {"autotp_size": 4}}, DENSE, 8, ""),
+    "tp of other ranks": ({"tensor_parallel": {"autotp_size": 4}}, DENSE, 6, "the job has 6 ranks"),
+    "tp of heads": ({"tensor_parallel": {"autotp_size": 16}}, DENSE, 16, "8 key-value heads"),
+    "tp of experts": ({"tensor_parallel": {"autotp_size": 2}}, MIXTURE, 8, "(qwen3_moe) is cut"),
+    "tp of a tied head": ({"tensor_parallel": {"autotp_size": 2}}, "llama-3.2-1b", 8, "its head"),
+    "tp of encoders": ({"tensor_parallel": {"autotp_size": 2}}, "gpt2", 8, "(gpt2) is cut"),
+    "ep": ({"expert_parallel": {"enabled": True, "autoep_size": 8}}, MIXTURE, 8, ""),
+    "ep that is off": ({"expert_parallel": {"autoep_size": 3}}, MIXTURE, 8, ""),
+    "ep of other experts": (
+        {"expert_parallel": {"enabled": True, "autoep_size": 3}},
+        MIXTURE,
+        6,
+        "has 128 experts",
+    ),
+    "ep of no experts": (
+        {"expert_parallel": {"enabled": True, "autoep_size": 2}},
+        DENSE,
+        8,
+        "has no experts",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHARED_WEIGHTS)
+def test_a_config_by_which_ranks_share_weights_is_planned_or_refused_with_the_reason(
+    here: Run, folder: Path, case: str
+) -> None:
+    sections, model, ranks, says = SHARED_WEIGHTS[case]
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}, **sections}
+    (folder / "c.json").write_text(json.dumps(config))
+    said = ("--machine", f"{ranks}xH100", "--model", model, "--seq-len", "1024", "--config")
+    result = here("plan", *said, "c.json")
+    assert (2 if says else result.code, True) == (result.code, says in result.stderr), result.stderr
+    (folder / "t.py").write_text(engine("deepspeed.initialize(args=args, model=m)"))
+    launch = here("launch", "--dry-run", "--yes", *said, "c.json", "--lr", "1e-5", "t.py")
+    assert (2 if says else launch.code, True) == (launch.code, says in launch.stderr)
+    assert 0 == here("check", "c.json").code
+
+
+def test_ranks_that_share_layers_train_the_same_sequences(here: Run, folder: Path) -> None:
+    """As many states of the linear layers, fewer replicas; a config's whole batch counts all."""
+    (folder / "c.json").write_text(CONFIG + '"bf16": {"enabled": true}, ' + AUTO_TP)
+    job = (*EIGHT_H100, "--seq-len", "1024", "--config", "c.json")
+    planned = json.loads(here("plan", "--json", *job).stdout)
+    assert (1, 1) == (planned["workload"]["micro_batch"], planned["workload"]["accumulation_steps"])
+    assert {None} == {each["step_seconds"] for each in planned["strategies"]}
+    shown = here("plan", "-v", *job)
+    assert "2 groups of 4 GPUs = 2 sequences" in " ".join(shown.stdout.split())
+    assert "cuts the linear layers between 4 GPUs" in shown.stderr
 
 
 SIZED = """

@@ -964,6 +964,10 @@ class Workload(Struct, frozen=True, kw_only=True):
     ] = 1
     """Ranks that train each sequence together, a part of its tokens each, and all of it in an
     evaluation (accelerate 1.15, accelerator.py, `disable_in_eval`)."""
+    tensor_parallel: Count = 1
+    """Ranks that cut linear layers between them, and train the same sequences (AutoTP)."""
+    expert_parallel: Count = 1
+    """Ranks among which the experts of a mixture are dealt out (AutoEP)."""
     zero_init: bool = True
     """Whether stage 3 builds the model in shards, and not whole on each GPU."""
 
@@ -1128,7 +1132,12 @@ class Workload(Struct, frozen=True, kw_only=True):
             >>> Workload(sequence_parallel=4).replicas(8)
             2
         """
-        return max(1, ranks // self.sequence_parallel)
+        return max(1, ranks // (self.sequence_parallel * self.tensor_parallel))
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether ranks have other weights than their neighbours, before ZeRO shards them."""
+        return self.tensor_parallel * self.expert_parallel > 1
 
     @property
     def prompt_tokens(self) -> int:

@@ -38,7 +38,13 @@ from zerowiz.core.dsconfig.hjson import (
 )
 from zerowiz.core.dsconfig.merge import ZERO
 from zerowiz.core.dsconfig.own_config import UserConfig, read_base, read_own_config
-from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, may_hold_more, shares_work, uncounted_keys
+from zerowiz.core.dsconfig.schema import (
+    PARALLEL_KEYS,
+    PLANNED_KEYS,
+    may_hold_more,
+    shares_work,
+    uncounted_keys,
+)
 from zerowiz.core.lint.config import ConfigText, render
 from zerowiz.core.script.programs import ProgramFile, read_program
 from zerowiz.core.script.settings_file import YAML_SUFFIXES, SettingsFile
@@ -516,7 +522,7 @@ def read_config_file(
             f"rename it: `mv {shell.quote(path)} {shell.quote(path.with_suffix('.yaml'))}`",
         )
     for key, kind in PARALLEL_KEYS.items():
-        if shares_work(values, key):
+        if key not in PLANNED_KEYS and shares_work(values, key):
             raise not_planned(f"`{path}` has `{key}`", kind)
     config = (read_base if is_base else read_own_config)(values, fills_in=not as_written)
     if is_base:

@@ -333,6 +333,21 @@ def shared_sequences(step: Workload, integration: Integration) -> str:
     )
 
 
+def shared_weights(step: Workload) -> str:
+    """How ranks share weights, where the config says so."""
+    if step.tensor_parallel > 1:
+        return _(
+            "AutoTP of the config cuts the linear layers between {shared} GPUs, which train the"
+            " same sequences; activations between the layers are not cut",
+            shared=step.tensor_parallel,
+        )
+    return _(
+        "AutoEP of the config deals out the experts to {shared} GPUs, in equal parts if tokens come"
+        " to all alike",
+        shared=step.expert_parallel,
+    )
+
+
 def size_only(size: str | None, script_model: str) -> str:
     """That a size says how large a model is, and that the script loads its own.
 

@@ -157,6 +157,7 @@ _ASSUMPTIONS: Mapping[Assumption, str] = {
     Assumption.FIXED_SEGMENTS: N_("an allocator whose segments cannot expand"),
     Assumption.GATHERED: N_("as much gathered as on the measured machines"),
     Assumption.SHARED_SEQUENCES: N_("GPUs that share sequences"),
+    Assumption.SHARED_WEIGHTS: N_("GPUs that share weights (never measured)"),
     Assumption.ON_CPU: N_("the CPU (never measured)"),
     Assumption.CUT: N_("shards that split tensors"),
     Assumption.FUSED_OPTIMIZER: N_("a fused Adam"),

@@ -134,12 +134,12 @@ def _samples(job: Job) -> str:
 
 
 def _ranks(step: Workload, ranks: int) -> str:
-    if step.sequence_parallel == 1:
-        return _("{count} GPUs", count=ranks)
-    if step.replicas(ranks) == 1:
-        return _("1 group of {shared} GPUs", shared=ranks)
     groups = step.replicas(ranks)
-    return _("{groups} groups of {shared} GPUs", groups=groups, shared=step.sequence_parallel)
+    if groups == ranks:
+        return _("{count} GPUs", count=ranks)
+    if groups == 1:
+        return _("1 group of {shared} GPUs", shared=ranks)
+    return _("{groups} groups of {shared} GPUs", groups=groups, shared=ranks // groups)
 
 
 def script(facts: ScriptFacts, stream: TextIO) -> None:

@@ -172,10 +172,16 @@ UNCOUNTED_SCHEMA = read_ds_schema("0.19.8")
     ("values", "expected"),
     [
         ({"sequence_parallel_size": 2}, ["sequence_parallel_size"]),
-        ({"expert_parallel": {"enabled": True, "autoep_size": 2}}, ["expert_parallel"]),
-        ({"expert_parallel": {"enabled": False, "autoep_size": 2}}, []),
+        ({"expert_parallel": {"enabled": True, "autoep_size": 2}}, []),
+        (
+            {"expert_parallel": {"enabled": True, "comm_backend": "deepep"}},
+            ["expert_parallel.comm_backend"],
+        ),
         ({"compile": {"deepcompile": True, "debug_log": False}}, ["compile.deepcompile"]),
-        ({"tensor_parallel": {"autotp_size": 2}}, ["tensor_parallel.autotp_size"]),
+        (
+            {"tensor_parallel": {"autotp_size": 2, "vocab_parallel_lm_head": True}},
+            ["tensor_parallel.vocab_parallel_lm_head"],
+        ),
         (
             {"zero_optimization": {"offload_optimizer": {"device": "cpu", "super_offload": True}}},
             ["zero_optimization.offload_optimizer.super_offload"],

@@ -620,6 +620,10 @@ def harmed_by(row: BadRelease, strategy: StrategyRow, version: str) -> Preflight
     job = bad_release(strategy, workload=workload, uses_peft=bool(adapts), **libraries)
     planned = job.planned
     assert planned is not None
+    if when.get("expert_parallel"):
+        mixture = replace(SEVEN, architecture=replace(SEVEN.architecture, experts=2))
+        workload = replace(workload, expert_parallel=2)
+        planned = replace(planned, job=replace(planned.job, model=mixture, workload=workload))
     zero = {"zero_hpz_partition_size": 8, "stage3_gather_16bit_weights_on_model_save": False}
     zero |= {"overlap_comm": True}
     integration = Integration(when.get("integration", "hf"))

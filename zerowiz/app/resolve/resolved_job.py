@@ -650,6 +650,11 @@ def _fold_job(
     workload = of_step.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
+    workload = replace(
+        workload,
+        tensor_parallel=config.tensor_parallel or 1,
+        expert_parallel=config.expert_parallel or 1,
+    )
     if settings.every_n_layers is not None:
         workload = replace(workload, every_n_layers=settings.every_n_layers.value)
     if read is None:
@@ -1001,6 +1006,7 @@ def find_basis(resolved: ResolvedJob, known: Collection[str] = ()) -> tuple[str,
         None
         if step.sequence_parallel == 1
         else assumptions.shared_sequences(step, resolved.handover.integration),
+        assumptions.shared_weights(step) if step.shares_weights else None,
         _falls_back(job),
         f"`{options.config}`: {keys} not counted" if keys else None,
         f"`{options.config}` {assumptions.KEEPS_OPTIMIZER}" if buffers.keeps_optimizer else None,

@@ -260,7 +260,8 @@ def find_replicas(
     """
     said = (int(str(v.value)) for v in reversed(others) if v.name == "sequence_parallel")
     by_others = options.sequence_parallel or next(said, None)
-    return ranks // (by_others or config.sequence_parallel or shared_by_script(settings)) or 1
+    shared = by_others or config.sequence_parallel or shared_by_script(settings)
+    return ranks // (shared * (config.tensor_parallel or 1)) or 1
 
 
 def shared_by_script(settings: ScriptSettings) -> int:

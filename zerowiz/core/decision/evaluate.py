@@ -23,7 +23,7 @@ from zerowiz.core.memory.estimate import (
 )
 from zerowiz.core.memory.host import HostNeed, HostPhase, predict_host, training_alone
 from zerowiz.core.memory.micro_step import Traced
-from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
+from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, cut_weights, rank_sizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import COSTS, StepTime
 from zerowiz.core.speed.step_time import predict_step_time, wire_bytes_per_step
@@ -358,7 +358,7 @@ def _predict(
 ) -> tuple[RankSizes, Estimate]:
     """The first rank and what the fullest one holds: the same on any GPUs, if they are as many."""
     rank = _rank_sizes(model, step, ranks, strategy, buffers, traced)
-    return rank, estimate_fullest(model, rank, accelerator)
+    return rank, estimate_fullest(cut_weights(model, step, is_dealt=True), rank, accelerator)
 
 
 @lru_cache(maxsize=4096)
@@ -387,7 +387,8 @@ def _one_peak_bytes(
     """The peak of one of the ranks among which `_predict` finds the fullest, once it runs."""
     rank = _rank_sizes(model, step, ranks, strategy, buffers, traced)
     if len(rank.cuts) > 1:
-        return estimate_full(model, rank, accelerator).flattened_on_host.peak_bytes
+        dealt = cut_weights(model, step, is_dealt=True)
+        return estimate_full(dealt, rank, accelerator).flattened_on_host.peak_bytes
     _, predicted = _predict(model, step, ranks, strategy, buffers, traced, accelerator)
     return predicted.flattened_on_host.peak_bytes
 

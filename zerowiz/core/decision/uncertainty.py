@@ -68,6 +68,7 @@ class Assumption(StrEnum):
     GATHERED = "gathered_parameters"
     SHARDED_ADAPTERS = "sharded_adapters"
     SHARED_SEQUENCES = "shared_sequences"
+    SHARED_WEIGHTS = "shared_weights"
     ON_CPU = "cpu_never_measured"
     CUT = "shares_cut_through_tensors"
     STAND_IN = "stand_in_llama"
@@ -333,6 +334,12 @@ DOUBTS: Sequence[Doubt] = (
         what=Assumption.SHARED_SEQUENCES,
         holds=lambda job, _: job.workload.sequence_parallel > 1,
         rate=0.05,
+    ),
+    # Only the tensors of each rank were compared, on CPU ranks (held_by_ranks.py).
+    Doubt(
+        what=Assumption.SHARED_WEIGHTS,
+        holds=lambda job, _: job.workload.shares_weights,
+        rate=0.10,
     ),
     # What a rank holds on the CPU was never read from an allocator.
     Doubt(

@@ -36,6 +36,10 @@ class UserConfig(Struct, frozen=True, kw_only=True):
     buffers: Buffers | None = None
     sequence_parallel: int | None = None
     """Of an Accelerate file, or of the variables that Accelerate reads."""
+    tensor_parallel: int | None = None
+    """The ranks that cut linear layers between them."""
+    expert_parallel: int | None = None
+    """The ranks among which experts are dealt out."""
     train_batch_size: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int | None = None
@@ -69,6 +73,8 @@ class UserConfig(Struct, frozen=True, kw_only=True):
             UsageError: The three do not multiply out.
         """
         whole, micro, steps = self.train_batch_size, self.micro_batch, self.accumulation_steps
+        # Each of those that train the same sequences counts there.
+        ranks *= self.tensor_parallel or 1
         if whole is None:
             return micro, steps
         if micro is None:
@@ -287,6 +293,7 @@ def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> 
             "write 0, 1, 2 or 3",
         )
     half = _truth(section_of(values, "bf16"), "bf16_optimizer_states")
+    experts = section_of(values, "expert_parallel")
     autocast, precision = _torch_autocast(values), _precision(values)
     # runtime/engine.py, _configure_distributed_model: then the weights are of 16 bits all the same.
     of_half = precision in SWITCHED
@@ -296,6 +303,8 @@ def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> 
         buffers=_buffers(zero, stage),
         train_batch_size=_count(values, "train_batch_size"),
         uncounted=_uncounted(values),
+        tensor_parallel=_count(section_of(values, "tensor_parallel"), "autotp_size"),
+        expert_parallel=_count(experts, "autoep_size") if _truth(experts, "enabled") else None,
         micro_batch=_count(values, "train_micro_batch_size_per_gpu"),
         accumulation_steps=_count(values, "gradient_accumulation_steps"),
         precision=precision,

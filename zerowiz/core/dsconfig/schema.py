@@ -333,6 +333,8 @@ PARALLEL_KEYS: Mapping[str, str] = {
     "expert_parallel.enabled": "expert parallelism",
 }
 """The keys by which ranks share a tensor, a sequence or experts, and what that is called."""
+PLANNED_KEYS = frozenset({"tensor_parallel.autotp_size", "expert_parallel.enabled"})
+"""Those of a file that a plan reads, where the file is a config."""
 
 
 def value_at(values: object, key: str) -> object:
@@ -378,6 +380,8 @@ _COUNTED = frozenset(
         *(f"{_ZERO}.{name}" for name in ("zero_hpz_partition_size", "offload_optimizer.device")),
         *(f"{_ZERO}.stage3_param_persistence_threshold", f"{_ZERO}.offload_param.device"),
         *(f"{_ZERO}.offload_{name}.buffer_count" for name in ("optimizer", "param")),
+        *PLANNED_KEYS,
+        *(f"expert_parallel.{name}" for name in ("autoep_size", "preset_model")),
         *(f"{_ZERO}.offload_param.{name}" for name in ("buffer_size", "max_in_cpu")),
     }
 )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, cast
 
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
 from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
-from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work
+from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, PLANNED_KEYS, shares_work
 from zerowiz.core.findings import MOST_MICRO_BATCHES, Finding, Rule, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
@@ -315,6 +315,16 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
             says="`expert_parallel` at stage 3 cannot be combined with `zero_hpz_partition_size`",
             fix="remove it",
         ),
+        Relation(
+            at=f"{ZERO}.zero_quantized_gradients",
+            when=lambda config, entry: (
+                config.is_stage_3
+                and config.truth("expert_parallel.enabled")
+                and config.truth(entry.known_path)
+            ),
+            says="`expert_parallel` at stage 3 cannot be combined with `zero_quantized_gradients`",
+            fix="remove it",
+        ),
     ),
     OTHER_PARALLELISM: tuple(
         Relation(
@@ -324,6 +334,7 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
             fix=WITHOUT_ZEROWIZ,
         )
         for key, kind in PARALLEL_KEYS.items()
+        if key not in PLANNED_KEYS
     ),
     SCRIPT_DISAGREES: (
         Relation(

@@ -4,7 +4,7 @@ Symbols of the formulas, here and in `zero012.py`, `zero3.py`, `host_offload.py`
 
     r  the RankSizes of a rank          N  trainable parameters
     w  bytes of a weight                F  bytes of the frozen parameters
-    d  ranks                            P  N / d, the rank's share
+    d  ranks that shard the same        P  N / d, the rank's share
     M  the largest tensor               S  the tensors that reach into the share
     b  the reduce bucket                G  the sub-group that stage 3 steps at a time
     V  words of the vocabulary          h  width of a hidden state, V h the embedding
@@ -82,6 +82,10 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     trained_bytes: int
     """Of one trainable parameter: adapters stay in fp32 under `zero.Init`."""
     trainable: int
+    dealt: int
+    """Trainable parameters that ZeRO deals out to so many ranks: also experts of other ranks."""
+    built: int
+    """Parameters of the model as the script builds it, before its layers are cut or dealt out."""
     frozen_bytes: int
     largest: int
     """The largest trainable tensor."""
@@ -157,7 +161,7 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     @property
     def share(self) -> int:
         """P: the parameters whose optimizer states this rank keeps."""
-        return -(-self.trainable // self.ranks)
+        return -(-self.dealt // self.ranks)
 
     @property
     def sub_group(self) -> int:
@@ -190,6 +194,56 @@ def with_trainer_heads(model: Model, workload: Workload) -> Model:
         model,
         params=scored + model.architecture.hidden_size,
         tensors=tuple(tensor for tensor in model.tensors if tensor.name != _HEAD),
+    )
+
+
+# transformers' `base_model_tp_plan` of the models that have these names.
+_BY_COLUMN = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", _HEAD})
+_BY_ROW = frozenset({"o_proj.weight", "o_proj", "down_proj"})
+_EXPERTS = "experts."
+
+
+def _cut_shape(tensor: Tensor, workload: Workload) -> tuple[int, ...]:
+    first, *rest = tensor.shape
+    if tensor.name.startswith(_EXPERTS):
+        return (first // workload.expert_parallel, *rest)
+    if tensor.name.partition(".")[0] in _BY_COLUMN:
+        return (first // workload.tensor_parallel, *rest)
+    return (first, *(n // workload.tensor_parallel if tensor.name in _BY_ROW else n for n in rest))
+
+
+@lru_cache(maxsize=256)
+def cut_weights(model: Model, workload: Workload, *, is_dealt: bool = False) -> Model:
+    """The model that one of the ranks has which share its weights, as ZeRO gets it.
+
+    deepspeed 0.19.8, runtime/engine.py, _apply_autotp_partitioning and _configure_expert_parallel:
+    embeddings, norms and routers stay whole.
+
+    Args:
+        model: What is trained.
+        workload: Which ranks share it.
+        is_dealt: Whether the experts of the other ranks are in it too, in pieces: ZeRO shards those
+            of a rank over fewer ranks, so that each keeps as much as if all ranks sharded all.
+    """
+    if not workload.shares_weights:
+        return model
+    a, ranks = model.architecture, workload.tensor_parallel
+    pieces = workload.expert_parallel if is_dealt else 1
+    tensors = tuple(
+        replace(tensor, shape=_cut_shape(tensor, workload))
+        for tensor in model.tensors
+        for _ in range(pieces if tensor.name.startswith(_EXPERTS) else 1)
+    )
+    return replace(
+        model,
+        tensors=tensors,
+        params=sum(tensor.numel * tensor.copies for tensor in tensors),
+        architecture=replace(
+            a,
+            heads=a.heads // ranks,
+            kv_heads=a.kv_heads // ranks,
+            intermediate_size=a.intermediate_size // ranks,
+        ),
     )
 
 
@@ -333,6 +387,8 @@ def rank_sizes(
             those of both, each different one once.
         is_whole: Whether the cuts, and what stage 3 gathers, are worked out: most of the time.
     """
+    whole, dealt = model, cut_weights(model, workload, is_dealt=True)
+    model, ranks = cut_weights(model, workload), ranks // workload.tensor_parallel
     trainable = trainable_params(model, workload)
     model = with_trainer_heads(model, workload)
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
@@ -342,11 +398,13 @@ def rank_sizes(
     untied = (3 if architecture.encoder_layers else 1) * architecture.embedding_params
     adapters = workload.method is not Method.FULL
     sharded = strategy.shards_weights
-    experts = [t for t in model.tensors if t.in_block and t.name.startswith("experts.")]
+    experts = [t for t in model.tensors if t.in_block and t.name.startswith(_EXPERTS)]
     largest, block_largest = _largest(model, workload)
     cuts: tuple[RankShard, ...] = (RankShard(),)
     if is_whole and strategy.cuts_shares:
-        cuts = _cuts((model, workload), ranks, strategy, buffers, decay_apart)
+        cuts = _cuts(
+            (with_trainer_heads(dealt, workload), workload), ranks, strategy, buffers, decay_apart
+        )
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
     dtype = workload.optimizer_state_dtype if strategy.stage > 0 else StateDtype.FP32
     # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for (accelerate/utils/
@@ -370,6 +428,8 @@ def rank_sizes(
         weight_bytes=weight_bytes,
         trained_bytes=value_bytes(workload, sharded=sharded),
         trainable=trainable,
+        dealt=trainable_params(dealt, workload),
+        built=trainable_params(whole, workload),
         frozen_bytes=_frozen_bytes(model, workload),
         largest=largest,
         layers=architecture.layers,
@@ -455,7 +515,7 @@ def new_adapters(r: RankSizes) -> Allocation:
 
 def built(r: RankSizes) -> tuple[Moment, ...]:
     """The model as it is built; adapters are made when the base is complete."""
-    trained, frozen = weights(r)
+    trained, frozen = weights(replace(r, trainable=r.built))
     if not r.frozen_bytes:
         return ((trained, _untied_head(r)),)
     return ((frozen, _untied_head(r)), (frozen, new_adapters(r)))

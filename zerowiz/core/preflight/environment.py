@@ -179,6 +179,7 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
         "lora": step.method is not Method.FULL,
         "checkpointing": step.gradient_checkpointing,
         "sequence_parallel": step.sequence_parallel > 1,
+        "expert_parallel": step.expert_parallel > 1,
         "empty_adapter": by_trainer and truth_of(zero.get(ZeroKey.GATHER_ON_SAVE, False)) is False,
         "overlap_comm": truth_of(zero.get("overlap_comm", False)),
         "deepspeed": max(

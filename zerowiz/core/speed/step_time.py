@@ -50,6 +50,7 @@ from zerowiz.core.workload import (
     HALF_BYTES,
     Head,
     Method,
+    Precision,
     Trainer,
     Workload,
 )
@@ -888,7 +889,8 @@ def _seconds(
 def _is_unknown(model: Model, r: RankSizes) -> bool:
     """What takes time that nothing here counts: sampling, disks, and images in no known patches."""
     on_disk = r.strategy.offload is not Offload.NONE and r.buffers.on_nvme
-    return r.workload.trainer.row.generates or on_disk or model.architecture.has_unknown_patches
+    w, a = r.workload, model.architecture
+    return w.trainer.row.generates or on_disk or a.has_unknown_patches or w.shares_weights
 
 
 def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRates | None) -> str:
@@ -903,18 +905,20 @@ def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRa
     precision = workload.torch_autocast or workload.precision
     if machine.accelerator is not Accelerator.CUDA:
         return f"zerowiz has no speeds for a {machine.accelerator.upper()}"
-    if rates is None:
-        return _why_no_rates(machine)
-    if rates.flop_per_s(precision) is None:
-        return f"zerowiz has no speed for {machine.gpus[0].name} in {precision}"
+    if rates is None or rates.flop_per_s(precision) is None:
+        return _why_no_rates(machine, None if rates is None else precision)
     if workload.trainer.row.generates:
         return N_("zerowiz cannot predict the time to generate completions")
     if model.architecture.has_unknown_patches:
         return N_("zerowiz has no formulas for this model of images")
+    if workload.shares_weights:
+        return N_("no step of GPUs that share weights was measured")
     return N_("zerowiz cannot predict the time of NVMe offload")
 
 
-def _why_no_rates(machine: Machine) -> str:
+def _why_no_rates(machine: Machine, precision: Precision | None) -> str:
+    if precision is not None:
+        return f"zerowiz has no speed for {machine.gpus[0].name} in {precision}"
     if not machine.is_uniform:
         return N_("the GPUs are of different models")
     if any(gpu.mig_slice is not None for gpu in machine.gpus):
