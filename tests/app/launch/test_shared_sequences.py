@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from paths import TESTS
-from ranks.harness import BIN, rank_environ, run, run_loaded
-from templates.jobs import RAW, write_config
+from ranks.harness import BIN, rank_environ, read_reports, run, run_loaded
+from templates.jobs import RAW, TRAINER, eval_loss, losses, write_config
 
 from zerowiz.probe.preflight.read_facts import find_free_port
 
@@ -27,12 +27,39 @@ def trained(folder: Path, shared: int) -> list[dict[str, Any]]:
         + ["--output_dir", "o", "--max_steps", str(STEPS), "--use_cpu", "True"]
         + ["--per_device_train_batch_size", "1", "--lr_scheduler_type", "constant"]
         + ["--gradient_accumulation_steps", str(MICRO_STEPS * shared)]
-        + ["--logging_steps", "1", "--report_to", "none", "--save_strategy", "no"],
+        + ["--logging_steps", "1", "--report_to", "none", "--save_strategy", "no"]
+        + ["--eval_strategy", "steps", "--eval_steps", str(STEPS), "--prediction_loss_only", "True"]
+        + ["--per_device_eval_batch_size", "1"],
         env=rank_environ(folder / "reports"),
         cwd=folder,
     )
     assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_the_template_of_the_trainer_shares_sequences_as_it_is(tmp_path: Path) -> None:
+    seen = []
+    for shared in (1, 2):
+        folder = tmp_path / str(shared)
+        folder.mkdir()
+        done = run_loaded(
+            [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
+            + ["--gpus-per-node", "2", "--stage", "2", "--sequence-parallel", str(shared)]
+            + ["--model", "1m", "--seq-len", "64"]
+            + ["--precision", "fp32", str(TRAINER), "--use_cpu", "--max_steps", "4"]
+            + ["--per_device_train_batch_size", "1", "--output_dir", "o"]
+            + ["--gradient_accumulation_steps", str(2 * shared)],
+            env=rank_environ(folder / "reports"),
+            cwd=folder,
+        )
+        assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        reports = read_reports(folder / "reports")
+        assert [4, 4] == [report["train_batch_size"] for report in reports]
+        seen.append((losses(done.stdout), eval_loss(done.stdout)))
+    assert seen[0][0] == pytest.approx(seen[1][0], abs=2e-3)
+    assert seen[0][1] == pytest.approx(seen[1][1], abs=2e-3)
 
 
 @pytest.mark.deepspeed
@@ -45,6 +72,11 @@ def test_two_ranks_that_share_sequences_learn_what_two_that_do_not_learn(tmp_pat
         assert 2 == other["shared_by"]
         assert 4 == one["train_batch_size"] == other["train_batch_size"]
         assert one["losses"] == pytest.approx(other["losses"], rel=1e-5)
+        # Whole sequences of different lengths, as without sharing; ranks that share weight the
+        # losses of theirs by tokens.
+        assert one["evaluated"] == other["evaluated"]
+        assert len(set(one["evaluated"])) > 1
+        assert one["eval_losses"] == pytest.approx(other["eval_losses"], rel=1e-3)
         # What a plan notes of clipping: the norm is as many times as large.
         assert [2 * norm for norm in one["norms"]] == pytest.approx(other["norms"], rel=1e-3)
 

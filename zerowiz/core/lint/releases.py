@@ -107,7 +107,7 @@ OTHER_PARALLELISM = Rule(
     code="ZW606",
     name="other-parallelism",
     severity=Severity.WARNING,
-    why="zerowiz plans jobs whose ranks share data only: `plan` and `launch` refuse the file",
+    why="zerowiz has no plan for ranks that share work so: `plan` and `launch` refuse the file",
 )
 WITHOUT_ZEROWIZ = "keep it to train so, and start the job without zerowiz"
 RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
