@@ -25,7 +25,7 @@ FILES = {
         "  - override hydra/job_logging: default\nlr: 2e-5\ndeepspeed: null\nmodel:\n  name: gpt2\n"
         "copy: ${lr}\n"
     ),
-    "other.yaml": "lr: 1e-3\n",
+    "other.yaml": "defaults: null\nlr: 1e-3\n",
     "placed.yaml": "defaults:\n  - train: placed\nlr: 1\n",
     "extra.yaml": "lr: 99\nseed: 1\n",
     "train/small.yaml": "defaults:\n  - kind: full\nbatch: 3\nbf16: true\n",

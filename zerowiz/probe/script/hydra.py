@@ -21,6 +21,8 @@ _DEEPEST = 8
 _SELF = "_self_"
 # What puts keys of one file into another place, or changes what another file chose.
 _PLACED = re.compile(r"@package|^ *- *override (?!/?hydra/)", re.MULTILINE)
+_READS = {bool: Reads.TRUTH, int: Reads.INT, float: Reads.FLOAT, str: Reads.STR}
+# A number to OmegaConf, and a text to PyYAML.
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -96,21 +98,21 @@ def _compose(
     content = load_yaml(str(path), text)
     if not isinstance(content, dict) or _PLACED.search(text) or not depth:
         raise ValueError(str(path))
-    parts = content.pop("defaults", [])
+    parts = content.pop("defaults", None) or []
     for part in parts if _SELF in parts else [*parts, _SELF]:
         if part == _SELF:
             yield from _leaves(content, package)
             continue
         (group, option), *_ = part.items() if isinstance(part, dict) else [("", part)]
-        if "hydra/" in group:
+        needed = str(group).removeprefix("optional ")
+        if "hydra/" in needed:
             continue
-        needed = group.removeprefix("optional ")
         is_absolute = f"{needed}{option}".startswith("/")
         inner = needed if is_absolute else f"{name.rpartition('/')[0]}/{needed}"
-        option = chosen.get(inner.strip("/"), option)
+        option = chosen.get(inner.strip("/"), str(option))
         target = f"{inner}/{option}".strip("/").removesuffix(".yaml")
         is_there = needed == group or (root / f"{target}.yaml").is_file()
-        if option not in {None, "null"} and is_there:
+        if option not in {"None", "null"} and is_there:
             below = f"{package}.{needed.strip('/').replace('/', '.')}".strip(".")
             yield from _compose(root, target, below, chosen, depth - 1)
 
@@ -128,10 +130,7 @@ def _option(key: str, value: object) -> Option:
     """A key as an option; a value that is made of others is not known."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
-    kinds = ((bool, Reads.TRUTH), (int, Reads.INT), (float, Reads.FLOAT))
-    reads = next((reads for kind, reads in kinds if isinstance(value, kind)), Reads.STR)
-    is_known = isinstance(value, bool | int | float) or (
-        isinstance(value, str) and "${" not in value
-    )
-    default = cast("Scalar", value if is_known else None)
+    is_known = type(value) in _READS and "${" not in str(value)
+    default = cast("Scalar", value) if is_known else None
+    reads = _READS.get(type(value), Reads.STR)
     return Option(flags=(f"{key}=",), dest=key, default=default, reads=reads)
