@@ -340,9 +340,8 @@ def read_answers(path: Path, name: str) -> tuple[str, dict[str, Any]]:
         if path.name != _PYPROJECT:
             return text, tomllib.loads(text)
         # Its lines keep their numbers.
-        lines = text.splitlines(keepends=True)
-        first = next(i for i, line in enumerate(lines) if _TABLE.match(line))
-        text = "\n" * first + "".join(lines[first:])
+        above = _TABLE.split(text, maxsplit=1)[0]
+        text = "\n" * above.count("\n") + text.removeprefix(above)
         return text, tomllib.loads(text)["tool"]["zerowiz"]
     except OSError as error:
         why = (error.strerror or str(error)).lower()
