@@ -44,7 +44,7 @@ def test_core_names_no_flag_but_in_the_rows() -> None:
         if flag in ours
     }
     assert {
-        ("launch/job_nodes.py", "--hostfile"),
+        ("launch/plan.py", "--hostfile"),
         ("launch/other_launchers.py", "--module"),
         ("launch/plan.py", "--module"),
         ("script/config_delivery.py", "--force"),

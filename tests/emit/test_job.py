@@ -19,8 +19,7 @@ from zerowiz.core.launch.plan import PROGRESS_VARIABLE, LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.emit.files import refuse_loss
 from zerowiz.emit.job import Watch, noted_signals
-from zerowiz.emit.processes import AttemptFolder, read_children
-from zerowiz.emit.watchdog import tell, watchdog
+from zerowiz.emit.processes import AttemptFolder, read_children, tell, watchdog
 from zerowiz.errors import ZerowizError
 
 DEAF = """

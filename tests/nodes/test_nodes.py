@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from nodes.harness import Cluster, Job, wait_for
 
-from zerowiz.core.launch.job_nodes import ALIVE_EVERY_S, ALIVE_TRIES
+from zerowiz.core.launch.plan import ALIVE_EVERY_S, ALIVE_TRIES
 from zerowiz.probe.preflight.read_facts import try_core_binding
 
 HERE = Path(__file__).parent

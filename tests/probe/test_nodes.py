@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerowiz.core.launch.job_nodes import NodeRank
+from zerowiz.core.launch.plan import NodeRank
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.nodes import (
     find_master_address,

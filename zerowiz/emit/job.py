@@ -34,8 +34,9 @@ from zerowiz.emit.processes import (
     read_children,
     read_pid_namespace,
     send,
+    tell,
+    watchdog,
 )
-from zerowiz.emit.watchdog import tell, watchdog
 from zerowiz.errors import PreflightError
 
 # Keep signals from changing the exit status once the job is over and its status is known.

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from zerowiz.core.launch.job_nodes import NodeRank, expand_hosts
+from zerowiz.core.launch.plan import NodeRank, expand_hosts
 from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.files import read_named_text

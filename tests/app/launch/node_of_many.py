@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 from zerowiz.app.launch.multi_node import follow, follow_on, gather, introduce, publish, publish_end
-from zerowiz.core.launch.job_nodes import Join, LaunchSpec, NodeRank, slots_of
-from zerowiz.core.launch.plan import EntryPoint
+from zerowiz.core.launch.plan import EntryPoint, Join, LaunchSpec, NodeRank, slots_of
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 
 DEADLINE_S = 60.0

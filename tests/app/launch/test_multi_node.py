@@ -28,8 +28,9 @@ from zerowiz.app.launch.multi_node import (
 )
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT
-from zerowiz.core.launch.job_nodes import (
+from zerowiz.core.launch.plan import (
     OPEN_FILE,
+    EntryPoint,
     Join,
     LaunchSpec,
     NodeRank,
@@ -37,7 +38,6 @@ from zerowiz.core.launch.job_nodes import (
     job_folder,
     join_name,
 )
-from zerowiz.core.launch.plan import EntryPoint
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.structs import replace
 from zerowiz.errors import NothingFitsError, ZerowizError

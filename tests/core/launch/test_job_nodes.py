@@ -5,12 +5,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zerowiz.core.launch.job_nodes import (
+from zerowiz.core.launch.plan import (
     KEEPALIVE,
     AttemptSpec,
+    EntryPoint,
     Join,
+    LauncherCommand,
     LaunchSpec,
     NodeRank,
+    RankEnv,
     encode_file,
     expand_hosts,
     hostfile_text,
@@ -23,7 +26,6 @@ from zerowiz.core.launch.job_nodes import (
     refuse_unsafe_paths,
     slots_of,
 )
-from zerowiz.core.launch.plan import EntryPoint, LauncherCommand, RankEnv
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import UsageError, ZerowizError

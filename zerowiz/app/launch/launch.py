@@ -27,8 +27,7 @@ from zerowiz.app.resolve.workload import (
     check_own_config,
 )
 from zerowiz.core.decision.questions import confirmation
-from zerowiz.core.launch.job_nodes import NodeRank
-from zerowiz.core.launch.plan import Resume, ResumeFrom
+from zerowiz.core.launch.plan import NodeRank, Resume, ResumeFrom
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace

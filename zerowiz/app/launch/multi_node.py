@@ -24,7 +24,7 @@ from zerowiz.app.launch.start import (
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.resolved_job import config_file
-from zerowiz.core.launch.job_nodes import (
+from zerowiz.core.launch.plan import (
     OPEN_FILE,
     AttemptSpec,
     Join,
@@ -35,10 +35,10 @@ from zerowiz.core.launch.job_nodes import (
     encode_file,
     job_folder,
     join_name,
+    launch_env,
     refuse_unlike,
     slots_of,
 )
-from zerowiz.core.launch.plan import launch_env
 from zerowiz.core.machine.merge import NodeAnswer, merge_nodes
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import replace

@@ -25,7 +25,7 @@ from zerowiz.core.units import parse_host_memory
 from zerowiz.errors import UsageError
 
 if TYPE_CHECKING:
-    from zerowiz.core.launch.job_nodes import NodeRank
+    from zerowiz.core.launch.plan import NodeRank
 
 
 CPU_MACHINE = "cpu"
