@@ -17,15 +17,16 @@ from zerowiz import __version__
 from zerowiz.app.measure import require_all
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.job import Job
-from zerowiz.core.job_end import Cause, JobEnd
-from zerowiz.core.machine.names import parse_spec
-from zerowiz.core.measured_run import (
+from zerowiz.core.job_end import (
+    Cause,
+    JobEnd,
     KeptRun,
     MachineResults,
     ScriptMeasurement,
     formulas_of,
     machine_key,
 )
+from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.model.from_name import model_from_size, parse_size
 from zerowiz.core.speed.costs import TermKind, find_rates
 from zerowiz.core.strategies import ZERO2

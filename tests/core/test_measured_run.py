@@ -16,23 +16,21 @@ from zerowiz.core.job_end import (
     Cause,
     CountedMemory,
     JobEnd,
+    KeptRun,
+    MachineResults,
     PredictedFigures,
+    ScriptMeasurement,
     SteadyStep,
     error_of,
+    formulas_of,
+    keep_run,
+    machine_key,
     measure_run,
     predict_run,
     steady_step,
 )
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Accelerator, with_gpus
-from zerowiz.core.measured_run import (
-    KeptRun,
-    MachineResults,
-    ScriptMeasurement,
-    formulas_of,
-    keep_run,
-    machine_key,
-)
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.speed.costs import COSTS, StepTime, TermKind, find_rates

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.structs import fields
 
+from zerowiz.core.job_end import KeptRun, MachineResults
 from zerowiz.core.launch.plan import AttemptSpec, Join, OpenRendezvous
 from zerowiz.core.machine.names import decode_machine, encode_machine
 from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
-from zerowiz.core.measured_run import KeptRun, MachineResults
 from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.structs import decode, replace
 from zerowiz.errors import UsageError

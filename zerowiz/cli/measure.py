@@ -13,7 +13,7 @@ from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import write_json
-from zerowiz.core.measured_run import ScriptMeasurement, encode_script_run
+from zerowiz.core.job_end import ScriptMeasurement, encode_script_run
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.ui import measure as measure_text
 from zerowiz.ui import show

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import TextIO
 
-from zerowiz.core.job_end import error_of
-from zerowiz.core.measured_run import ScriptMeasurement
+from zerowiz.core.job_end import ScriptMeasurement, error_of
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.sentences import ROUGH_ON_CPU
 from zerowiz.ui.text import bare_gib, percent, say, seconds, show_rows

@@ -191,7 +191,7 @@ def read_calibration(machine: Machine, environ: Mapping[str, str]) -> Calibratio
     """The calibration of this machine; None where nothing was measured on it."""
     if not has_results(environ):
         return None
-    from zerowiz.core.measured_run import formulas_of, machine_key  # noqa: PLC0415 - seldom needed
+    from zerowiz.core.job_end import formulas_of, machine_key  # noqa: PLC0415 - seldom needed
 
     kept = read_results(results_path(machine_key(machine), environ))
     return kept.calibration(formulas_of(__version__))

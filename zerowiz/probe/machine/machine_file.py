@@ -12,7 +12,7 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.files import cache_folder, read_named, read_named_text
 
 if TYPE_CHECKING:
-    from zerowiz.core.measured_run import MachineResults
+    from zerowiz.core.job_end import MachineResults
 
 
 DESCRIPTION = 1
@@ -95,7 +95,7 @@ def _folder(environ: Mapping[str, str]) -> Path:
 
 def read_results(path: Path) -> "MachineResults":
     """The results in a file; none where the file is missing or cannot be read."""
-    from zerowiz.core.measured_run import MachineResults  # noqa: PLC0415 - seldom needed
+    from zerowiz.core.job_end import MachineResults  # noqa: PLC0415 - seldom needed
 
     try:
         return decode(MachineResults, parse_json(read_named(path)), "measured")
