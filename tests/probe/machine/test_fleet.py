@@ -4,6 +4,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -209,6 +210,14 @@ def test_ctrl_c_while_a_child_starts_ends_that_one_too(
             started.append(self.pid)
             os.kill(os.getpid(), signal.SIGINT)
 
+    class Slow(threading.Thread):
+        """Runs before who starts it goes on."""
+
+        def start(self) -> None:
+            super().start()
+            time.sleep(0.3)
+
+    monkeypatch.setattr("concurrent.futures.thread.threading.Thread", Slow)
     monkeypatch.setattr("zerowiz.probe.machine.fleet.subprocess.Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         ask("late")

@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from threading import Event, Lock
 from typing import IO
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
 from zerowiz.core.machine.names import decode_machine
@@ -131,15 +131,17 @@ def ask_nodes(
         on_answer: Called with each host that has answered or failed.
     """
     ends_at = time.monotonic() + deadline_s
-    query = _Query(starting=Lock(), stop=Event(), deadline_s=deadline_s, ends_at=ends_at)
+    query = _Query(deadline_s=deadline_s, ends_at=ends_at)
     commands = {host: argv_for(host) for host in hosts}
     with ThreadPoolExecutor(concurrency) as pool:
-        asked = {pool.submit(query.ask, host, argv): host for host, argv in commands.items()}
         try:
+            asked = {pool.submit(query.ask, host, argv): host for host, argv in commands.items()}
+            query.begin.set()
             for future in as_completed(asked):
                 on_answer(asked[future])
         finally:
             query.stop.set()
+            query.begin.set()
             pool.shutdown(cancel_futures=True)
     return [future.result() for future in asked]
 
@@ -147,11 +149,13 @@ def ask_nodes(
 class _Query(Struct, frozen=True, kw_only=True):
     """What all hosts are asked within."""
 
-    starting: Lock
-    """A start has three more files open than the process that it starts."""
-    stop: Event
     deadline_s: float
     ends_at: float
+    starting: Lock = field(default_factory=Lock)
+    """A start has three more files open than the process that it starts."""
+    begin: Event = field(default_factory=Event)
+    """Nothing starts before it: Ctrl-C in `submit` can lose a thread, unseen."""
+    stop: Event = field(default_factory=Event)
 
     def ask(self, host: str, argv: Sequence[str]) -> NodeAnswer | NodeFailure:
         """The answer of one host.
@@ -159,7 +163,8 @@ class _Query(Struct, frozen=True, kw_only=True):
         Its command writes to files, not to pipes: a process that it leaves behind cannot hold a
         file open so that we wait for it.
         """
-        if time.monotonic() >= self.ends_at:
+        self.begin.wait()
+        if self.stop.is_set() or time.monotonic() >= self.ends_at:
             why = f"its turn did not come within {self.deadline_s:g} s"
             return NodeFailure(host=host, why=why)
         with TemporaryFile() as stdout, TemporaryFile() as stderr:
