@@ -1,12 +1,13 @@
 """What stage 3 gathers, against the real coordinator on two ranks, and by hand."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from paths import TESTS
+from ranks.harness import rank_environ, run_loaded
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.gathering import Gathered, Gathering, Layout, Limits, lay_out, replay
@@ -87,7 +88,7 @@ def _zero(limits: Limits) -> dict[str, int]:
 
 @pytest.mark.deepspeed
 @pytest.mark.slow
-def test_the_replay_gathers_what_the_real_coordinator_does() -> None:
+def test_the_replay_gathers_what_the_real_coordinator_does(tmp_path: Path) -> None:
     """As forward ends within 1 %; while blocks run within 2 % in backward and 7 % in forward."""
     asked = [
         {
@@ -99,13 +100,10 @@ def test_the_replay_gathers_what_the_real_coordinator_does() -> None:
         }
         for config, checkpointing, steps, limits, loss in CASES
     ]
-    ran = subprocess.run(
-        [sys.executable, str(_RANKS)],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    path = tmp_path / "asked.json"
+    path.write_text(json.dumps(asked), encoding="utf-8")
+    ran = run_loaded([sys.executable, _RANKS, path], rank_environ(tmp_path / "reports"), tmp_path)
+    assert 0 == ran.returncode, ran.stderr[-4000:]
     for case, seen in zip(CASES, json.loads(ran.stdout.splitlines()[-1]), strict=True):
         config, checkpointing, _, limits, loss = case
         said = _predict(config, checkpointing=checkpointing, limits=limits, loss=loss)
