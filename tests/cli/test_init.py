@@ -145,9 +145,9 @@ def test_the_words_of_the_script_are_recorded_too(here: Run, folder: Path) -> No
         "(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
         "Trainer(args=args)\n"
     )
-    # What is free of the host changes from one run to the next.
-    ranks = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "8GiB")
-    words = (*ranks, "--model", "10m", "--micro-batch", "2")
+    # So little that it fits whatever is free of this host.
+    step = ("--model", "10m", "--micro-batch", "2", "--seq-len", "64")
+    words = ("--accelerator", "cpu", "--gpus-per-node", "2", *step)
     said = done(here, *words, "train.py", "--max_steps", "3")
     assert "train.py --max_steps 3" in " ".join(said.replace("\\\n", "").split())
     command = launched(here)[0]["command"]
