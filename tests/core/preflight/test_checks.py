@@ -723,7 +723,7 @@ def test_only_accumulation_meets_a_loss_beside_the_engine(
 
 def test_an_adapter_is_empty_only_where_the_trainer_saves_it_and_nothing_gathers() -> None:
     job = bad_release(ZERO3, uses_peft=True, transformers="4.57.1")
-    assert [Severity.ERROR] == severities(job)
+    assert Severity.ERROR in severities(job)
     near = [
         bad_release(ZERO3, uses_peft=True, transformers="5.0.0"),
         bad_release(ZERO3, uses_peft=False, transformers="4.57.1"),
@@ -735,4 +735,4 @@ def test_an_adapter_is_empty_only_where_the_trainer_saves_it_and_nothing_gathers
     assert job.planned is not None
     own_loop = replace(job.planned, integration=Integration.DEEPSPEED)
     near.append(replace(job, planned=own_loop))
-    assert [[]] * len(near) == [severities(each) for each in near]
+    assert not any(Severity.ERROR in severities(each) for each in near)
