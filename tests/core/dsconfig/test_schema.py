@@ -172,6 +172,8 @@ UNCOUNTED_SCHEMA = read_ds_schema("0.19.8")
     ("values", "expected"),
     [
         ({"sequence_parallel_size": 2}, ["sequence_parallel_size"]),
+        ({"hybrid_engine": {"enabled": True, "max_out_tokens": 8}}, ["hybrid_engine"]),
+        ({"hybrid_engine": {"enabled": False, "max_out_tokens": 8}}, []),
         ({"expert_parallel": {"enabled": True, "autoep_size": 2}}, []),
         (
             {"expert_parallel": {"enabled": True, "comm_backend": "deepep"}},

@@ -446,7 +446,7 @@ def uncounted_keys(values: Mapping[str, object], schema: Schema) -> tuple[str, .
 
     Example:
         A section that is switched on by its `enabled` is named as a whole:
-        `expert_parallel`, but `compile.deepcompile`.
+        `hybrid_engine`, but `compile.deepcompile`.
     """
     return tuple(dict.fromkeys(_uncounted(values, schema, schema.names(), "")))
 
