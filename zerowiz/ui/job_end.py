@@ -89,8 +89,7 @@ def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> Non
     stream.writelines(f"  | {plain_log(line)}\n" for line in lines)
     for pattern, hint in _HINTS.items():
         if any(map(pattern.search, lines)):
-            words = _(hint, local_rank_flag=LOCAL_RANK_FLAG)
-            say(stream, words, hang=len(_("hint: ")))
+            say(stream, _(hint, local_rank_flag=LOCAL_RANK_FLAG), hang=len(_("hint: ")))
 
 
 def _why(end: JobEnd) -> str:
