@@ -240,9 +240,8 @@ class Job(Struct, frozen=True, kw_only=True):
         layers = {tensor.name for tensor in self.model.tensors}
         is_known = {"q_proj", "o_proj", "up_proj"} <= layers and not a.experts
         reasons = {
-            "zerowiz has no formulas for that with adapters, or another trainer than SFT": (
-                not is_plain or self.accounting is not Accounting.REAL
-            ),
+            "zerowiz has no formulas for adapters with it, or another trainer": not is_plain,
+            "`$accounting textbook` has no rule for it": self.accounting is not Accounting.REAL,
             "zerowiz plans one way to share at a time": (
                 (cut > 1) + (dealt > 1) + (w.sequence_parallel > 1) > 1
             ),
