@@ -20,33 +20,6 @@ IN_CODE = TESTS / "scripts" / "hf_in_code.py"
 
 @pytest.mark.deepspeed
 @pytest.mark.slow
-def test_raw_loop_takes_stage_batch_and_precision_from_the_config(tmp_path: Path) -> None:
-    config = write_config(tmp_path, 2)
-    done, reports = launch(
-        tmp_path, RAW, "--deepspeed", "--deepspeed_config", config, "--steps", "10"
-    )
-    assert [0, 1] == [report["rank"] for report in reports]
-    for report in reports:
-        assert 2 == report["stage"]
-        assert 2 == report["world_size"]
-        assert (2, 2, 8) == tuple(
-            report[key] for key in ("micro_batch", "accumulation_steps", "train_batch_size")
-        )
-        assert ["DeepSpeedZeroOptimizer", "AdamW"] == report["optimizer_classes"]
-        assert ["bfloat16"] == report["parameter_dtypes"]
-        assert ["float32"] == report["master_dtypes"] == report["state_dtypes"]
-        # Every rank keeps all weights, and half of Adam's two moments (alignment pads the halves).
-        assert report["parameters"] == report["resident_parameters"]
-        assert pytest.approx(report["parameters"], rel=0.001) == report["state_elements"]
-    seen = losses(done.stdout)
-    assert [1, 5, 10] == list(seen)
-    assert seen[1] > 5
-    assert seen[10] < 4
-    assert eval_loss(done.stdout) < 4
-
-
-@pytest.mark.deepspeed
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_bf16_states_are_bf16_in_memory(tmp_path: Path) -> None:
     bf16 = {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}

@@ -99,14 +99,16 @@ def test_every_rank_runs_the_stage_that_was_planned(name: str, stage: int, tmp_p
         assert stage == report["stage"]
         assert 2 == report["world_size"]
         assert [dtype] == report["parameter_dtypes"]
-        assert ["float32"] == report["state_dtypes"]
+        assert ["float32"] == report["master_dtypes"] == report["state_dtypes"]
+        # At stage 3 a rank keeps whole between steps only what lies under the persistence threshold.
+        whole, resident = report["parameters"], report["resident_parameters"]
+        assert resident < whole / 10 if stage == 3 else resident == whole
         assert script.micro_batch == report["micro_batch"]
         assert script.accumulation_steps == report["accumulation_steps"]
         assert 2 * script.micro_batch * script.accumulation_steps == report["train_batch_size"]
-        whole = 2 * report["parameters"]
         held = report["state_elements"]
-        # Sharded moments are half of whole ones, but for the padding of the shares.
-        assert held == whole if stage == 0 else whole / 2 <= held < 0.52 * whole
+        # Sharded moments are half of both whole ones, but for the padding of the shares.
+        assert held == 2 * whole if stage == 0 else whole <= held < 1.04 * whole
     config = json.loads((tmp_path / f"ds_config_zero{stage}.json").read_text())
     assert stage == config["zero_optimization"]["stage"]
     [attempt] = json.loads((tmp_path / "zerowiz-run.json").read_text())["attempts"]
