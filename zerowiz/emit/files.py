@@ -14,7 +14,6 @@ from secrets import token_hex
 
 from zerowiz.core import shell
 from zerowiz.core.launch.provenance import (
-    OTHER_PLACE,
     PlannedFile,
     is_config_of_plan,
     is_plan_path,
@@ -30,6 +29,8 @@ from zerowiz.errors import HandEditedError, LostEdit, ZerowizError
 # in the plan file say the same. A job that runs holds the markers of what its ranks read.
 RECORDS = ".zerowiz"
 
+_OTHER_PLACE = "choose another folder with `--output-dir DIR`"
+
 # Of an existing file no more than this is read: zerowiz writes none as large. A plan takes some
 # 45 kB, the largest recording in tests/machines 0.1 MB.
 _LARGEST_BYTES = 16_000_000
@@ -39,7 +40,8 @@ def _marker(path: Path, content: bytes) -> Path:
     return path.parent / RECORDS / "written" / hashlib.sha256(content).hexdigest()
 
 
-def _cannot_write(path: Path, error: OSError, hint: str = OTHER_PLACE) -> ZerowizError:
+def _cannot_write(path: Path, error: OSError, hint: str = "") -> ZerowizError:
+    hint = hint or _OTHER_PLACE
     reason = (error.strerror or str(error)).lower()
     records = path.parent / RECORDS
     if isinstance(error, PermissionError) and records in Path(str(error.filename)).parents:
@@ -50,7 +52,7 @@ def _cannot_write(path: Path, error: OSError, hint: str = OTHER_PLACE) -> Zerowi
 
 
 @contextmanager
-def _writing(path: Path, hint: str = OTHER_PLACE) -> Iterator[None]:
+def _writing(path: Path, hint: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -210,7 +212,7 @@ def rewrite_file(path: Path, text: str) -> None:
         write_whole(path, os.fsencode(text), _mode(path))
 
 
-def _refuse_special(path: Path, hint: str = OTHER_PLACE) -> None:
+def _refuse_special(path: Path, hint: str = "") -> None:
     """Refuse to replace a folder, a device or a pipe by a file, also where the caller may do so."""
     try:
         mode = path.stat().st_mode
@@ -220,7 +222,7 @@ def _refuse_special(path: Path, hint: str = OTHER_PLACE) -> None:
         error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         raise _cannot_write(path, error, hint)
     if not stat.S_ISREG(mode):
-        raise ZerowizError(f"cannot write `{path}`: it is not a regular file", hint)
+        raise ZerowizError(f"cannot write `{path}`: it is not a regular file", hint or _OTHER_PLACE)
 
 
 def _is_read(file: PlannedFile) -> bool:
@@ -244,7 +246,7 @@ def _refuse_held(file: PlannedFile) -> None:
                 f"`{file.path}` is in use: a job runs with it {holder}, and this one needs other "
                 "settings in it"
             ),
-            file.elsewhere,
+            file.elsewhere or _OTHER_PLACE,
             "wait until that job has ended",
         )
 
@@ -299,7 +301,7 @@ def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
     for original in dict.fromkeys(loss.copy_of for loss in losses if loss.copy_of is not None):
         yield f"it is a copy of `{original}`: make lasting changes there"
     if configs or any(loss.copy_of is not None for loss in losses):
-        yield OTHER_PLACE
+        yield _OTHER_PLACE
 
 
 def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:

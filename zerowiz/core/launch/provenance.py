@@ -20,8 +20,6 @@ from zerowiz.errors import UsageError
 from zerowiz.translation import N_
 
 _CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
-OTHER_PLACE = "choose another folder with `--output-dir DIR`"
-"""What helps where zerowiz cannot write."""
 
 
 class PlannedFile(Struct, frozen=True, kw_only=True):
@@ -35,8 +33,8 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     """A person's own file, whose permissions it gets: it may hold a secret."""
     shown: str | None = None
     """What a person is shown of it, where that is not its text."""
-    elsewhere: str = OTHER_PLACE
-    """The hint where it cannot be written."""
+    elsewhere: str = ""
+    """The hint where it cannot be written; empty: another folder."""
     takes_over: bytes | None = None
     """A content with a person's edits, all of which are in the text."""
     conflicts: tuple[str, ...] = ()
