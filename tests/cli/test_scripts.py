@@ -817,6 +817,11 @@ def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder
     for own in (("ds_mine.json",), ("ds_mine.json", "--stage", "1")):
         used = here("plan", *CPU, "--config", *own, "train.py")
         assert (0, False) == (used.code, "not used" in used.stderr)
+    (folder / "train.py").write_text(UNNAMED)
+    nameless = here("launch", "--dry-run", *job)
+    assert nameless.code == 3
+    assert "take it from your config: `--config ds_mine.json --stage auto`" in nameless.stderr
+    (folder / "train.py").write_text(CONFIG_ARGUMENTS)
     looped = here("launch", "--dry-run", "--output-dir", "ds_loop.json", *job)
     assert "too many levels of symbolic links" in looped.problem
 

@@ -61,7 +61,9 @@ def fault_of(text: str) -> tuple[int, int, str]:
         ('{"train_batch_size": 8, "epoch": 1}', False),
         ('{"model_type": "llama"}', False),
         ("[1]", False),
-        ('{"zero_optimization": ', False),
+        ('{"zero_optimization": {"stage": 2,}', True),
+        ('<<<<<<< mine\n{"train_batch_size": 8, "bf16": {}}', True),
+        ('{"zero_optimization": {}}\n{"zero_optimization": {}}\n', False),
         ("", False),
     ],
 )

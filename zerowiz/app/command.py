@@ -30,7 +30,7 @@ from zerowiz.core.launch.other_launchers import (
     name_way,
 )
 from zerowiz.core.script.config_delivery import deliver, with_config_via
-from zerowiz.core.script.facts import ScriptFacts, State
+from zerowiz.core.script.facts import State
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.settings import HYPERPARAMETERS
 from zerowiz.core.strategies import ZERO2
@@ -330,8 +330,9 @@ def require_reachable(script: ScriptRun, options: Options) -> None:
         deliver(script.facts, script.words, config_file(options, ZERO2))
 
 
-def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
+def _must_say(script: ScriptRun, options: Options) -> Ask:
     """Nobody is asked, and what the run is bound to is never guessed."""
+    facts = script.facts
     unseen = {
         "micro_batch": ("micro-batch", facts.micro_batch),
         "precision": ("precision", facts.mixed_precision),
@@ -348,8 +349,8 @@ def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
                 f"set it with `${question.key}`",
             )
         if question.key == "lr":
-            raise lr_needed()
-        return by_default_of(settings)(question, can_go_back=can_go_back)
+            raise lr_needed(facts if options.config is None else None)
+        return by_default_of(script.settings)(question, can_go_back=can_go_back)
 
     return ask
 
@@ -366,7 +367,7 @@ def answer_for(options: Options, script: ScriptRun, ask_person: Ask | None) -> O
         answers["micro_batch"] = answers["micro_batch"] or "1"
     if lacks_precision(options, script):
         answers["precision"] = None
-    return answer(options, answers, ask_person or _must_say(settings, script.facts))
+    return answer(options, answers, ask_person or _must_say(script, options))
 
 
 # Check each answer of a person against the world before it is taken.

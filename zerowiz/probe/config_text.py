@@ -248,6 +248,9 @@ _NO_CONFIGS = re.compile(r"\..*|__pycache__|node_modules|site-packages")
 # `train_batch_size` alone.
 _ENOUGH_KEYS = 2
 _SECTION = "zero_optimization"
+_KEY = re.compile(r"[{,\s]\"(\w+)\"\s*:")
+# A data set has an object in each line.
+_OBJECTS = re.compile(r"\s*[{\[].*[}\]],?[ \t]*\r?\n\s*[{\[]")
 # More than a person keeps configs among: a home, a disk or a data set is not walked to its end.
 MOST_FOLDERS = 20_000
 MOST_FILES = 10_000
@@ -364,6 +367,8 @@ def _read_folder(
 def looks_like_config(text: str, known: Collection[str]) -> bool:
     """Whether a text is a JSON object with keys that few files but DeepSpeed configs have.
 
+    So is one that is cut off, or holds both sides of a merge: the finding is that it is no JSON.
+
     Args:
         text: The content of a file.
         known: The keys at the top level of a config.
@@ -374,8 +379,9 @@ def looks_like_config(text: str, known: Collection[str]) -> bool:
     try:
         root = parse(text)
     except JsonTextError:
-        return False
-    names = {member.key.name for member in root.members} if isinstance(root, Object) else set()
+        names = set() if _OBJECTS.match(text) else set(_KEY.findall(text))
+    else:
+        names = {member.key.name for member in root.members} if isinstance(root, Object) else set()
     return _SECTION in names or len(names.intersection(known)) >= _ENOUGH_KEYS
 
 

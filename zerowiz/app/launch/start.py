@@ -73,7 +73,7 @@ from zerowiz.core.script.config_delivery import (
     share_sequences,
 )
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptRun, check_accelerator
+from zerowiz.core.script.settings import ScriptRun, check_accelerator, facts_of
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, Integration, Method
@@ -190,7 +190,7 @@ def plan_files(
         AnswerNeededError: Nobody names the learning rate of the optimizer in it.
     """
     if plan.resolved.lacks_lr:
-        raise lr_needed()
+        raise lr_needed(facts_of(plan.script) if plan.options.config is None else None)
     own_config = plan.options.own_config
     if own_config is not None:
         from zerowiz.app.resolve.own_config import plan_yaml_config  # noqa: PLC0415 - takes long to load

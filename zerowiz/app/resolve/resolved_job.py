@@ -69,6 +69,7 @@ from zerowiz.core.settings import (
     fold,
     script_against_option,
 )
+from zerowiz.core.shell import quote
 from zerowiz.core.speed.costs import Calibration, find_rates
 from zerowiz.core.strategies import ZERO2_OFFLOAD
 from zerowiz.core.strategy_types import Strategy
@@ -90,6 +91,7 @@ from zerowiz.errors import AnswerNeededError, UsageError
 from zerowiz.probe.files import read_gpu_table, read_measured_pairs, read_version
 from zerowiz.probe.machine.machine_file import has_results, read_results, results_path
 from zerowiz.probe.model.hf import Named, hub_name, is_near, model_of, read_config
+from zerowiz.probe.output_folder import find_persons_configs
 from zerowiz.ui import assumptions
 
 # Read the model that `--model` names.
@@ -432,11 +434,17 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         return frozenset(value.name for value in self.values if value.origin is Origin.ANSWER)
 
 
-def lr_needed() -> AnswerNeededError:
-    """The error where zerowiz has to write an optimizer, and nobody names its learning rate."""
+def lr_needed(facts: ScriptFacts | None = None) -> AnswerNeededError:
+    """The error where zerowiz has to write an optimizer, and nobody names its learning rate.
+
+    Args:
+        facts: Of a script beside which a config may lie that names one.
+    """
+    configs = () if facts is None else find_persons_configs(facts)
     return AnswerNeededError(
         "no learning rate: zerowiz sees no optimizer that the script passes to DeepSpeed, and no"
         " `lr` or `learning_rate` in it",
+        *(f"take it from your config: `$config {quote(path)} $stage auto`" for path in configs),
         "set it with `$lr`; zerowiz 1.0.0rc1 wrote `$lr 5e-5`",
     )
 
