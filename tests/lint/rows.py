@@ -346,6 +346,16 @@ FOUND = (
         ERROR,
         RANKS,
     ),
+    has(
+        "batch-equation",
+        '{\n"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1,'
+        ' "gradient_accumulation_steps": 1, "sequence_parallel_size": 2,'
+        ' "zero_optimization": {"stage": 0}}',
+        "train_batch_size",
+        2,
+        ERROR,
+        Context(integration=Integration.HF, world_size=1),
+    ),
     has("batch-missing", '{\n"bf16": {}}', "", 1, ERROR),
     has("batch-missing", '{\n"bf16": {}}', "", 1, WARNING, NOBODY),
     has(

@@ -152,7 +152,8 @@ def _harm_by_deepspeed(entry: Entry) -> Severity | None:
 # Hold the batch sizes against each other.
 
 # runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a
-# batch fewer than all of them.
+# batch fewer than all of them. The first one counts in a dict, as Accelerate hands it over; of a
+# file that DeepSpeed reads itself it does not.
 _SEQUENCE_RANKS = "sequence_parallel_size"
 _FEWER_RANKS = (_SEQUENCE_RANKS, "data_parallel_size", "tensor_parallel", "pipeline")
 
@@ -168,11 +169,10 @@ def _inequality(config: Config) -> str:
 
     Nothing where a number is open, or is none: other rules report that.
     """
-    for key in BATCH_KEYS:
-        if config.get(key) is not None and (config.number(key) or 0) <= 0:
-            return ""
     train, micro, steps = (config.number(key) for key in BATCH_KEYS)
-    if train is None:
+    if train is None or any(
+        config.get(key) is not None and (config.number(key) or 0) <= 0 for key in BATCH_KEYS
+    ):
         return ""
     if config.by_accelerate and steps is None:
         # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
@@ -181,13 +181,15 @@ def _inequality(config: Config) -> str:
     divisor, product = math.prod(factors), "".join(f"{factor} * " for factor in factors)
     if train % divisor:
         return f"{train} is not a multiple of {product.removesuffix(' * ')}"
-    ranks = config.context.world_size
-    if ranks is None or any(config.get(key) is not None for key in _FEWER_RANKS):
+    world_size = config.context.world_size
+    fewer = _FEWER_RANKS[1:] if config.by_accelerate else _FEWER_RANKS
+    if world_size is None or any(config.get(key) is not None for key in fewer):
         return ""
+    ranks = world_size / max(1, _sequence_ranks(config))
     is_whole = micro is not None and steps is not None
     holds = train == divisor * ranks if is_whole else not train % (divisor * ranks)
     wanted = "is not" if is_whole else "is not a multiple of"
-    return "" if holds else f"{train} {wanted} {product}{ranks} ranks"
+    return "" if holds else f"{train} {wanted} {product}{ranks:g} ranks"
 
 
 RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
