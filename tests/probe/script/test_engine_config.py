@@ -790,6 +790,7 @@ NEVER = (
     "def main():\n    use = False\n    if use:\n        ENGINE\nmain()",
     "sys.exit(0)\nENGINE",
     "for i in range(3):\n    continue\n    ENGINE",
+    "def main():\n    if args.cpu:\n        return 1\n    else:\n        return 2\n    ENGINE\nmain()",
     "os._exit(0)\nENGINE",
     "raise SystemExit('old')\nENGINE",
     "def main():\n    return\n    ENGINE\nmain()",

@@ -873,7 +873,11 @@ def _leaves(node: ast.AST) -> bool:
     """Whether nothing after a statement of a block runs."""
     if isinstance(node, ast.Expr) and (calls := _EXITS.get(last_name(node.value))):
         return ast.unparse(node).startswith(calls)
-    return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
+    return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue) or (
+        isinstance(node, ast.If)
+        and bool(node.orelse)
+        and all(_leaves(branch[-1]) for branch in (node.body, node.orelse))
+    )
 
 
 def _negate(test: ast.expr) -> ast.expr:
