@@ -228,8 +228,9 @@ def _of_gpus(
         joined = gpu.nvlink_gpus >= GPUS_OF_A_NODE[-1]
         many = NODES if joined else NODES[:1]
         many = many if nodes is None else (nodes,)
-        alone = [Size(nodes=1, gpus=count) for count in counts if 1 in many]
-        several = [Size(nodes=n, gpus=counts[-1]) for n in many if n > 1]
+        of_node = [count for count in counts if count == 1 or not gpu.shares_host_memory]
+        alone = [Size(nodes=1, gpus=count) for count in of_node if 1 in many]
+        several = [Size(nodes=n, gpus=count) for count in of_node[-1:] for n in many if n > 1]
         yield MachineKind(gpu=gpu, sizes=(*alone, *several))
 
 

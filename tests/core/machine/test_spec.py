@@ -25,6 +25,7 @@ from zerowiz.core.machine.types import (
     NetworkKind,
     pick_gpus,
 )
+from zerowiz.core.machine_kinds import list_kinds
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import read_gpu_table, read_instances
 
@@ -271,6 +272,16 @@ def test_an_instance_has_its_vendors_network_and_a_job_less_than_all_of_its_memo
     assert (150754820096, 150109880320) == (gpu.total_bytes, gpu.free_bytes)
 
 
+def test_a_gpu_without_memory_of_its_own_is_alone_in_a_node_whose_memory_is_its_own() -> None:
+    machine = parse("GB10")
+    assert machine.lives_on_host
+    assert machine.free_bytes == machine.host.available_bytes
+    with pytest.raises(UsageError, match="a node has one GPU of this kind, not 2"):
+        parse("2xGB10")
+    [sizes] = {kind.sizes for kind in list_kinds(TABLE, ()) if kind.gpu.shares_host_memory}
+    assert [(1, 1)] == [(size.nodes, size.gpus) for size in sizes]
+
+
 @pytest.mark.parametrize("text", ["8xH200", "h200", "p5.48xlarg", "", "2x"])
 def test_what_is_no_instance_is_none(text: str) -> None:
     assert named_instance(text, INSTANCES) is None
@@ -353,6 +364,8 @@ WRITTEN = {
     "8xh200": (1, 8, "NVIDIA H200", False),
     "8xB200": (1, 8, "NVIDIA B200", False),
     "gh200": (1, 1, "NVIDIA GH200 480GB", False),
+    "GB10": (1, 1, "NVIDIA GB10", False),
+    "2x1xDGX Spark": (2, 1, "NVIDIA GB10", False),
     "dgx-h100": (1, 8, H100, False),
     "dgx a100": (1, 8, A100, True),
     "p5.48xlarge": (1, 8, H100, False),

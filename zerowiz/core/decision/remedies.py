@@ -591,7 +591,9 @@ class _Machines:
     """The machines that a job can be tried on, the smallest first."""
 
     def __init__(self, scope: RemedyScope) -> None:
-        self.table, self.complete = scope.gpus, scope.complete
+        # One without memory of its own stands alone in a node.
+        self.table = tuple(row for row in scope.gpus if not row.shares_host_memory)
+        self.complete = scope.complete
 
     def larger(self, job: Job, _: Constraints) -> Iterator[Patch]:
         """As many GPUs with more memory, and more of the same."""

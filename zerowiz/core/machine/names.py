@@ -44,6 +44,8 @@ class GpuModel(Struct, frozen=True, kw_only=True):
     """NVML's total, with the driver's reserve."""
     usable_bytes: Count
     """CUDA's total on an idle GPU."""
+    shares_host_memory: bool = False
+    """Whether it has no memory of its own (GB10); a node has one of it, then."""
     compute_capability: tuple[Count, Count]
     nvlink_links: Count
     nvlink_bytes_per_s: Count
@@ -379,19 +381,19 @@ def parse_spec(
     Raises:
         UsageError: The count is not that of a node, or the name means no GPU.
     """
-    if not text.strip():
-        raise UsageError("`$machine` has no GPU name", "write it as `8xH100-80GB`")
     phrase = read_phrase(text)
     models = match_models(phrase.name, table) or any_model(phrase.name)
     if not models:
         raise refuse_name(phrase, table, instances)
     count = gpus_per_node or (1 if phrase.count is None else phrase.count)
-    if not 1 <= count <= MOST_GPUS_PER_NODE:
+    model, four = pick_model(models), shell.quote(f"4x{phrase.name}")
+    if not 1 <= count <= (1 if model.shares_host_memory else MOST_GPUS_PER_NODE):
         raise UsageError(
-            f"`{text}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs, not {count}",
+            f"`{text}`: a node has one GPU of this kind, not {count}"
+            if model.shares_host_memory
+            else f"`{text}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs, not {count}",
             "for several nodes add `$nodes 2`, and give the GPUs of one node here",
         )
-    model, four = pick_model(models), shell.quote(f"4x{phrase.name}")
     links = _links(model, count)
     gpus = tuple(
         Gpu(
@@ -400,6 +402,7 @@ def parse_spec(
             total_bytes=model.total_bytes,
             free_bytes=model.usable_bytes,
             compute_capability=model.compute_capability,
+            shares_host_memory=model.shares_host_memory,
             nvlinks=model.nvlink_links if model.nvlink_mesh else None,
             memory_source="GPU table: an idle GPU",
         )
@@ -414,12 +417,16 @@ def parse_spec(
             if links
             else _expected_link(model, count)
         ),
-        host=Host(),
+        host=(
+            Host(total_bytes=model.total_bytes, available_bytes=model.usable_bytes)
+            if model.shares_host_memory
+            else Host()
+        ),
         notes=(
             *note_guess(phrase.name, model, table),
             *(
                 ()
-                if gpus_per_node or phrase.count
+                if gpus_per_node or phrase.count or model.shares_host_memory
                 else (f"`{phrase.name}` is one GPU; for four in a node use `$machine {four}`",)
             ),
             *_note_link(model, count),

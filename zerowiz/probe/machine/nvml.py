@@ -103,7 +103,9 @@ def _lacks_memory(gpu: Gpu, *, others_report: bool) -> bool:
     if gpu.mig_mode or gpu.total_bytes is not None:
         return False
     is_board = (gpu.pcie.max_lanes or 0) >= _LANES_OF_A_BOARD
-    known = is_board or bool(match_models(gpu.name, read_gpu_table()))
+    known = is_board or any(
+        not model.shares_host_memory for model in match_models(gpu.name, read_gpu_table())
+    )
     return known if gpu.shares_host_memory else others_report
 
 
