@@ -173,23 +173,28 @@ def test_what_needs_a_script_conflicts_with_having_none(here: Run, words: tuple[
     assert f"`{words[0]}` conflicts with `--no-script`" in refused.problem
 
 
-def test_a_file_in_the_way_costs_no_answer(terminal: Open, folder: Path) -> None:
+def test_a_folder_that_is_in_the_way_costs_no_answer(terminal: Open, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     # As a full disk, only that root cannot write there either.
     (folder / ".zerowiz").write_text("no folder\n")
     person = terminal("init", "--machine", "cpu", "--model", "10m")
-    person.reply("How many tokens", "64" + ENTER)
-    person.reply(LAUNCH, "only write" + ENTER)
-    person.wait_for("cannot write")
-    person.reply("> try again", ENTER)
-    person.reply(LAUNCH, "only write" + ENTER)
-    # What changed nothing is not the default any more.
-    person.wait_for("> change something")
-    (folder / ".zerowiz").unlink()
-    person.finish(("What do you want to do?\n", "try" + ENTER), (LAUNCH, "only write" + ENTER))
+    person.finish(
+        ("How many tokens", "64" + ENTER),
+        (LAUNCH, "only write" + ENTER),
+        ("cannot write", ""),
+        ("> try again", ENTER),
+        (LAUNCH, "only write" + ENTER),
+        # What changed nothing is not the default any more.
+        ("> use another folder", ENTER),
+        # Esc leads back to what can be done.
+        ("Which folder?", ESCAPE),
+        ("What do you want to do?\n", "use another" + ENTER),
+        ("Which folder?", "../other" + ENTER),
+    )
+    other = folder.parent / "other"
     written = {"ds_config_zero0.json", "ds_config_zero0.plan.json", "zerowiz.toml"}
-    assert {*written, ".zerowiz", "train.py"} == names(folder)
-    assert {"model": "10m", "seq-len": 64}.items() <= answers_of(folder).items()
+    assert {*written, ".zerowiz"} == names(other)
+    assert {"model": "10m", "seq-len": 64}.items() <= answers_of(other).items()
 
 
 @pytest.mark.deepspeed

@@ -567,6 +567,12 @@ CONVERSATIONS = {
     "Ctrl-C at what would be lost": Conversation(
         ("init", *TINY), [(LAUNCH, WRITE), ("Overwrite it?", CTRL_C)], 130, OWN_CONFIG
     ),
+    "EOF at another folder": Conversation(
+        ("init", *TINY),
+        [(LAUNCH, WRITE), ("> no, use another folder", ENTER), ("Which folder?", CTRL_D)],
+        130,
+        OWN_CONFIG,
+    ),
 }
 
 
@@ -797,13 +803,14 @@ def test_a_changed_file_is_kept_unless_the_person_says_otherwise(
         (LAUNCH, WRITE),
         ("not written by zerowiz. Overwrite it?", ESCAPE),
         ("> no, only write the files", ENTER),
-        ("> no ", ENTER),
-        ("> no, only write the files", "stop" + ENTER),
+        ("> no, use another folder", ENTER),
+        ("Which folder? (zerowiz)", ENTER),
     )
     assert "{}\n" == config.read_text()
-    assert {"train.py", config.name} == {path.name for path in folder.iterdir()}
+    assert {"train.py", config.name, "zerowiz"} == {path.name for path in folder.iterdir()}
+    assert "next: zerowiz launch --output-dir zerowiz\n" in person.text
     terminal("init", *TINY).finish((LAUNCH, WRITE), ("Overwrite it?", "yes" + ENTER))
-    assert "{}\n" != config.read_text()
+    assert (folder / "zerowiz" / config.name).read_bytes() == config.read_bytes()
 
 
 @pytest.mark.parametrize(

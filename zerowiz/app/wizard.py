@@ -22,7 +22,7 @@ from zerowiz.app.decide import Plan, losses_shown
 from zerowiz.app.doctor import find_line_edits, write_line_edits
 from zerowiz.app.machines.machine import find_machine, find_node
 from zerowiz.app.options import Options
-from zerowiz.app.reporter import LaunchReporter, Reporter
+from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
 from zerowiz.app.resolve.workload import check_accounting, check_own_config, check_words
 from zerowiz.app.wizard_plan import (
     CopiedTemplate,
@@ -97,7 +97,17 @@ class LastAnswer(StrEnum):
     """Type the arguments that the script requires."""
     RETRY = "retry"
     """Read the script again, and decide again."""
+    FOLDER = "folder"
+    """Write into another folder."""
     STOP = "stop"
+
+
+class Kept(StrEnum):
+    """What becomes of files that zerowiz did not write, and would."""
+
+    FOLDER = "folder"
+    """They stay: the new ones go into another folder."""
+    OVERWRITE = "overwrite"
 
 
 _CHANGE = Choice(
@@ -189,6 +199,9 @@ _OFFERS = (
         detail=_("keeps all your answers"),
     ),
     Choice(value=LastAnswer.RETRY, title=_("try again"), detail=_("reads the script as it is now")),
+    Choice(
+        value=LastAnswer.FOLDER, title=_("use another folder"), detail=_("keeps all your answers")
+    ),
     Choice(value=LastAnswer.WRITE, title=_("only write the files")),
     _CHANGE,
     Choice(
@@ -277,8 +290,8 @@ class Refusals:
 _LINES_LOST = _("Lines with a minus are in the file now. Lines with a plus would replace them.")
 
 
-def overwrites(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> bool:
-    """Whether files with contents that zerowiz did not write are lost; else they stay.
+def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept | Back:
+    """What becomes of files with contents that zerowiz did not write.
 
     Args:
         person: Answers.
@@ -297,17 +310,46 @@ def overwrites(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> boo
         ),
         why=_LINES_LOST if is_shown else "",
         kind=AnswerKind.CHOICE,
-        default="no",
+        default=Kept.FOLDER,
         choices=(
-            Choice(value="no", title=_("no"), detail=_("`$output_dir` names another folder")),
             Choice(
-                value="yes",
+                value=Kept.FOLDER,
+                title=_("no, use another folder"),
+                detail=_("keeps it, and asks where the new files go")
+                if is_single
+                else _("keeps them, and asks where the new files go"),
+            ),
+            Choice(
+                value=Kept.OVERWRITE,
                 title=_("yes, overwrite"),
                 detail=_("what is in it is lost") if is_single else _("what is in them is lost"),
             ),
         ),
     )
-    return person.ask(question) == "yes"
+    answer = person.ask(question)
+    return answer if isinstance(answer, Back) else Kept(answer)
+
+
+def ask_folder(person: Person, before: Path | None) -> str | Back:
+    """Another folder for the files.
+
+    Args:
+        person: Answers.
+        before: The one that they would go into; None for the working folder.
+    """
+    names = ("zerowiz", *(f"zerowiz-{number}" for number in range(2, 100)))
+    # Beside the one before, which may not be a folder that can be written.
+    beside = Path() if before is None else before.parent
+    free = (str(beside / name) for name in names)
+    question = Question(
+        key="folder",
+        flag="$output_dir",
+        text=_("Which folder?"),
+        why=_("The config and its plan are written there; your script stays where it is."),
+        default=next((name for name in free if not Path(name).exists()), None),
+        kind=AnswerKind.PATH,
+    )
+    return person.ask(question)
 
 
 # The end of a conversation: the files are written, and the job is launched if that is wanted.
@@ -319,6 +361,7 @@ class Finish:
     """What becomes of a plan that is decided; the person may do something else instead.
 
     Args:
+        command: What was typed.
         wanted: What is done with the plan, where that was said already.
         wizard: Knows the answers' script.
         answers: All of them.
@@ -331,6 +374,7 @@ class Finish:
 
     def __init__(
         self,
+        command: Command,
         wanted: InitOptions,
         wizard: Wizard,
         answers: Answers,
@@ -341,7 +385,7 @@ class Finish:
         person: Person,
         refusals: Refusals,
     ) -> None:
-        self._wanted, self._wizard, self._answers = wanted, wizard, answers
+        self._command, self._wanted, self._wizard, self._answers = command, wanted, wizard, answers
         self._can_change, self._can_go_back = can_change, can_go_back
         self._reporter, self._person, self._refusals = reporter, person, refusals
         self._let_go: set[str] = set()
@@ -360,12 +404,14 @@ class Finish:
             done = self._do(planned, launch=answer is LastAnswer.LAUNCH)
             if isinstance(done, InitPlan):
                 return done
-            if done is LastAnswer.WORDS:
+            if done is LastAnswer.FOLDER:
+                planned, answered = self._moved(planned), answer
+            elif done is LastAnswer.WORDS:
                 words = ask_words(self._person, planned)
                 if not isinstance(words, Back):
                     self._wizard.named.add_words(words)
                 return LastAnswer.RETRY
-            if done is not Back.BACK:
+            elif done is not Back.BACK:
                 answered = done
 
     def _ask(
@@ -422,8 +468,9 @@ class Finish:
             self._reporter.losses(losses)
             paths = tuple(loss.path for loss in losses)
             is_shown = not planned.plan.options.quiet
-            if not overwrites(self._person, paths, is_shown=is_shown):
-                return Back.BACK
+            kept = ask_loss(self._person, paths, is_shown=is_shown)
+            if kept is not Kept.OVERWRITE:
+                return LastAnswer.FOLDER if kept is Kept.FOLDER else Back.BACK
             self._let_go |= {*paths}
         planned = replace(planned, may_overwrite=bool(lost))
         if launch and planned.plan.script is not None:
@@ -455,13 +502,30 @@ class Finish:
         """What the person does where the files cannot be written, or the job cannot start."""
         if isinstance(error, InterruptedByUserError):
             raise error
-        offers = [LastAnswer.RETRY, *([LastAnswer.WRITE] if planned is not None else [])]
+        offers = [LastAnswer.RETRY, *([LastAnswer.FOLDER] if writes else [])]
+        offers += [LastAnswer.WRITE] if planned is not None else []
         offers += [LastAnswer.WORDS] if planned is not None and planned.missing else []
         offers += [LastAnswer.CHANGE] if self._can_change else []
         offers += [] if writes else [LastAnswer.SCRIPT]
         offers += [LastAnswer.STOP]
         config_path = None if planned is None else planned.config_path
         return self._refusals.ask(error, offers, config_path=config_path)
+
+    def _moved(self, planned: InitPlan) -> InitPlan:
+        """The plan with its files in another folder, if the person names one that can be used."""
+        folder = ask_folder(self._person, planned.plan.options.output_dir)
+        if isinstance(folder, Back):
+            return planned
+        plan = planned.plan
+        moved = replace(plan, options=replace(plan.options, output_dir=Path(folder)))
+        script = planned.script
+        try:
+            planned = plan_written(self._command, script, moved, self._wanted, SILENT)
+        except ZerowizError as error:
+            self._reporter.error(error)
+            return planned
+        self._wizard.named.write_to(Path(folder))
+        return planned
 
 
 # The conversation.
@@ -793,6 +857,7 @@ class _Conversation:
             if plan.options.dry_run:
                 return planned
             finish = Finish(
+                command,
                 self._wanted,
                 wizard,
                 self._answers,

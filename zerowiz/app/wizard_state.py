@@ -305,6 +305,10 @@ class NamedInputs:
             self.typed = before
             raise
 
+    def write_to(self, folder: Path) -> None:
+        """Plan for configs in another folder."""
+        self.typed = replace(self.typed, output_dir=folder)
+
     def detected(self) -> tuple[str, str]:
         """What is known before anything is asked, in two lines.
 
