@@ -65,7 +65,7 @@ def test_nobody_is_asked_how_many_patches_an_image_has(folder: Path) -> None:
 def test_a_model_that_is_named_after_the_machine_ends_in_a_job(folder: Path, model: str) -> None:
     for name in ("train.py", "other.py"):
         (folder / name).write_text(HF_PARSER)
-    person = Counting(model=model, outcome="write")
+    person = Counting(model=model, remedy="0", outcome="write")
     done = converse(person, Options())
     assert "cpu" == person.asked[0].default
     assert done is not None

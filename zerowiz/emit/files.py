@@ -382,7 +382,7 @@ def _missing(files: Sequence[PlannedFile]) -> Iterator[PlannedFile]:
 
 
 def add_files(files: Sequence[PlannedFile]) -> tuple[PlannedFile, ...]:
-    """Add files to the working folder, each whole; a second try adds what the first did not.
+    """Add files to the working folder; where one cannot be added, none is.
 
     Returns:
         Those that were not there before.
@@ -390,10 +390,23 @@ def add_files(files: Sequence[PlannedFile]) -> tuple[PlannedFile, ...]:
     Raises:
         ZerowizError: A path is there with other contents, or cannot be written.
     """
-    missing = tuple(_missing(files))
-    for path, content in ((Path(file.path), file.content) for file in missing):
-        with _writing(path, "use a folder that you can write to"):
-            write_whole(path, content)
+    missing, added, made = tuple(_missing(files)), list[Path](), list[Path]()
+    try:
+        for path, content in ((Path(file.path), file.content) for file in missing):
+            with _writing(path, "use a folder that you can write to"):
+                made += [folder for folder in path.parents if not folder.exists()]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # Whoever made a file of this name meanwhile keeps it.
+                with path.open("xb") as stream:
+                    added.append(path)
+                    stream.write(content)
+    except BaseException:
+        for path in added:
+            path.unlink(missing_ok=True)
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
     return missing
 
 

@@ -440,7 +440,8 @@ def lr_needed(facts: ScriptFacts | None = None) -> AnswerNeededError:
     Args:
         facts: Of a script beside which a config may lie that names one.
     """
-    configs = () if facts is None else find_persons_configs(facts)
+    found = () if facts is None else find_persons_configs(facts)
+    configs = [path for path in found if b'"lr"' in path.read_bytes()]
     return AnswerNeededError(
         "no learning rate: zerowiz sees no optimizer that the script passes to DeepSpeed, and no"
         " `lr` or `learning_rate` in it",
