@@ -213,9 +213,13 @@ def _faster(decision: Decision) -> Iterator[str]:
         if other.device_bytes <= chosen.device_bytes:
             # The flowchart does not take it over a slow link.
             text = N_("{name} is {times} faster: `$objective fastest` takes it")
+        name = _(other.strategy.short_words)
+        if decision.of(other.strategy).step_time != other.step_time:
+            # The table has it with the step that was chosen.
+            name = _("{name} with another split of the batch", name=name)
         yield _(
             text,
-            name=_(other.strategy.short_words),
+            name=name,
             times=times_faster(own.expected_seconds, other.step_time.expected_seconds),
         )
         return
