@@ -212,6 +212,31 @@ def test_what_the_process_holds_beside_the_first_model_is_noted(engine: Path) ->
     assert 200_000_000 == pytest.approx(outside_bytes[1] - outside_bytes[0], rel=0.1)
 
 
+SAVING = """\
+import os, torch
+from deepspeed.runtime.engine import DeepSpeedEngine
+from safetensors.torch import save_file
+
+net = torch.nn.Linear(1, 1)
+net.weight = torch.nn.Parameter(torch.empty(0))
+net.weight.ds_numel = 1
+DeepSpeedEngine(model=net)
+for save, held in ((torch.save, {"model": net.state_dict()}), (save_file, net.state_dict())):
+    try:
+        save(held, "refused")
+    except RuntimeError as error:
+        print(error)
+torch.save({"bias": net.bias, "other": torch.empty(0)}, "saved")
+print(os.path.exists("refused"), os.path.exists("saved"))
+"""
+
+
+def test_no_weight_that_ranks_share_is_saved_empty(engine: Path) -> None:
+    done = supervised(engine, SAVING)
+    assert 2 == done.stdout.count("1 empty weights, `weight` first: "), done.stderr
+    assert done.stdout.endswith("False True\n")
+
+
 def test_a_script_that_leaves_at_once_is_counted_too(engine: Path) -> None:
     done = supervised(engine, TRAINING + "os._exit(0)\n")
     assert 0 == done.returncode, done.stderr

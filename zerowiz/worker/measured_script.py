@@ -15,7 +15,7 @@ import runpy
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from importlib.abc import MetaPathFinder
@@ -38,6 +38,14 @@ _KEPT_STEPS = 100
 _FIRST_STEPS, _REPORT_S = 16, 1.0
 # What DeepSpeed allocates and compiles at its first step is there by then.
 _SHOWN_STEP = 4
+# core/workload.py: what gathers them (PF117).
+_EMPTY = (
+    "zerowiz does not let them be saved. At ZeRO stage 3 each rank has a shard of the weights. "
+    "Call one of these on all ranks instead: `trainer.save_model(...)` of the Trainer; "
+    "`unwrapped.save_pretrained(..., is_main_process=accelerator.is_main_process, "
+    "state_dict=accelerator.get_state_dict(model))` of Accelerate; `engine.save_16bit_model(...)` "
+    "or `engine.save_checkpoint(...)` of DeepSpeed"
+)
 
 
 class StepCounter:
@@ -245,8 +253,57 @@ def noted(build: Callable[..., Any], counter: StepCounter) -> Callable[..., Any]
         with suppress(Exception):
             counter.note_model(named["model"])
         build(engine, *args, **named)
+        with suppress(Exception):
+            refuse_empty(engine.module)
 
     return noting
+
+
+def refuse_empty(model: Any) -> None:  # noqa: ANN401 - untyped library
+    """Refuse from now on to write a weight of this model of which the rank has a shard alone."""
+    import torch  # noqa: PLC0415 - the script has loaded it
+
+    held = model.named_parameters()
+    names = [name.split(".") for name, weight in held if getattr(weight, "ds_numel", 0)]
+    # A part of the model may be what is saved.
+    split = {".".join(name[start:]) for name in names for start in range(len(name))}
+    if split:
+        torch.save = refusing(torch.save, split)
+        from safetensors import torch as files  # noqa: PLC0415 - not everybody has it
+
+        # Other modules have `save_file` by name; this is what it calls (0.8).
+        files.serialize_file = refusing(files.serialize_file, split)  # type: ignore[attr-defined]
+
+
+def refusing(save: Callable[..., Any], split: set[str]) -> Callable[..., Any]:
+    """What writes tensors by their names, unless weights among them are empty.
+
+    Args:
+        save: It takes the tensors first.
+        split: The weights that ranks share, by their names.
+    """
+
+    @wraps(save)
+    def saving(content: Any, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - untyped library
+        caller = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - who saves
+        # DeepSpeed's checkpoint has the shards in other files.
+        empty = [] if caller.startswith("deepspeed.") else [*empty_weights(content, split)]
+        if empty:
+            raise RuntimeError(f"{len(empty)} empty weights, `{empty[0]}` first: {_EMPTY}")
+        return save(content, *args, **named)
+
+    return saving
+
+
+def empty_weights(content: Any, split: set[str]) -> Iterator[str]:  # noqa: ANN401 - what is saved
+    """The names of the weights in what is saved that have no element, but should have some."""
+    for name, value in content.items() if isinstance(content, Mapping) else ():
+        # Older releases of safetensors pass a dict for each tensor.
+        shape = value.get("shape") if isinstance(value, Mapping) else getattr(value, "shape", None)
+        if str(name).removeprefix("module.") in split and 0 in (shape or ()):
+            yield name
+        else:
+            yield from empty_weights(value, split)
 
 
 def counted(step: Callable[..., Any], counter: StepCounter) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from zerowiz.probe.preflight.read_facts import find_free_port
+from zerowiz.worker.measured_script import refuse_empty
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 64}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
@@ -107,9 +108,12 @@ def trainer(stage: int, folder: Path) -> dict[str, object]:
     net = LlamaForCausalLM.from_pretrained(start)
     trained = Trainer(net, args, train_dataset=Rows())
     trained.train()
-    trained.save_model(str(folder / "gathered"))
     if rank() == 0:
         net.save_pretrained(folder / "itself")
+    refuse_empty(net)
+    trained.save_model(str(folder / "gathered"))
+    if rank() == 0:
+        seen["guarded"] = outcome(lambda: net.save_pretrained(folder / "guarded"))
         seen["itself"] = saved_bytes(folder / "itself")
         seen["gathered"] = saved_bytes(folder / "gathered")
     return seen | {"save_model alone": alone(lambda: trained.save_model(str(folder / "alone")))}
@@ -148,6 +152,7 @@ def adapters(stage: int, folder: Path) -> dict[str, object]:
     net = get_peft_model(net, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
     trained = Trainer(model=net, args=args, train_dataset=Rows())
     trained.train()
+    refuse_empty(net)
     trained.save_model(str(folder / "gathered"))
     if rank() == 0:
         net.save_pretrained(folder / "itself")
@@ -175,12 +180,15 @@ def accelerate(stage: int, folder: Path) -> dict[str, object]:
         "no_sync": outcome(lambda: net.no_sync().__enter__()),
         "two models": outcome(lambda: acc.prepare(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))),
     }
+    if main:
+        bare.save_pretrained(folder / "itself")
+    refuse_empty(bare)
     # What `doctor --fix` writes, on all ranks.
     bare.save_pretrained(
         folder / "gathered", state_dict=acc.get_state_dict(net), is_main_process=main
     )
     if main:
-        bare.save_pretrained(folder / "itself")
+        seen["guarded"] = outcome(lambda: bare.save_pretrained(folder / "guarded"))
         seen["itself"] = saved_bytes(folder / "itself")
         seen["gathered"] = saved_bytes(folder / "gathered")
     # Only the last call may leave rank 0 waiting: which one is its own job.
@@ -226,9 +234,14 @@ def engine(stage: int, folder: Path) -> dict[str, object]:
     seen: dict[str, object] = {"average": outcome(average)}
     seen["no_sync"] = outcome(lambda: run.no_sync().__enter__())
     (folder / "itself").mkdir(exist_ok=True)
-    run.save_16bit_model(str(folder / "gathered"))
     if rank() == 0:
         torch.save(net.state_dict(), folder / "itself" / "x.bin")
+    refuse_empty(net)
+    seen["save_checkpoint"] = outcome(lambda: run.save_checkpoint(str(folder / "checkpoint")))
+    run.save_16bit_model(str(folder / "gathered"))
+    if rank() == 0:
+        whole = {"step": 1, "model": net.state_dict()}
+        seen["guarded"] = outcome(lambda: torch.save(whole, folder / "guarded.bin"))
         seen["itself"] = saved_bytes(folder / "itself")
         seen["gathered"] = saved_bytes(folder / "gathered")
     seen["save_16bit_model alone"] = alone(lambda: run.save_16bit_model(str(folder / "alone")))

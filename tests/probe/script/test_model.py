@@ -276,6 +276,13 @@ Net(100, positions=64)
 """
 
 
+FIELDS = """class ModelArgs:
+    dim: int = 64
+    n_layers: int = 2
+    vocab_size: int = 100
+"""
+
+
 def own_model(text: str, *words: str) -> OwnModel | None:
     return ScriptRun(parse_script(HEAD + text, "train.py"), words).settings.own_model
 
@@ -292,6 +299,8 @@ def own_model(text: str, *words: str) -> OwnModel | None:
             ("--n_layer", "3"),
             (3, 64, 50257),
         ),
+        (f"{FIELDS}GPT(ModelArgs(n_layers=3))", (), (3, 64, 100)),
+        (f"{FIELDS}GPT(ModelArgs(**read()))", (), None),
         ("n_layer = 12\nGPT(GPTConfig(n_embd=width()))", (), None),
         # Patches are no words, and this may be a model of the library.
         ("n_layer = 12\nn_embd = 768\nViT(made)", (), None),

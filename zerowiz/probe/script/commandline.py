@@ -384,7 +384,11 @@ def command_line(source: Source) -> CommandLine:
             for call in _parse_calls(source)
         )
         and all(_fires_strictly(source, call) for call in source.calls_to("fire", "Fire"))
-        and all(map(_shows_flags, source.by_method.get("add_argument", ())))
+        # The spellings of each option stand in the code.
+        and all(
+            call.node.args and all(isinstance(arg, ast.Constant) for arg in call.node.args)
+            for call in source.by_method.get("add_argument", ())
+        )
         and not any(_is_handed_over(source, call) for call in source.calls)
     )
     parser = ScriptParser(
@@ -552,11 +556,6 @@ def _fires_strictly(source: Source, call: FunctionCall) -> bool:
             )
         case _:
             return False
-
-
-def _shows_flags(call: FunctionCall) -> bool:
-    """Whether the spellings of an option stand in the code."""
-    return bool(call.node.args) and all(isinstance(arg, ast.Constant) for arg in call.node.args)
 
 
 def _is_handed_over(source: Source, call: FunctionCall) -> bool:

@@ -375,11 +375,24 @@ def _from_outside(
 
 
 def _size(read: Reader, names: frozenset[str]) -> ValueSource:
-    """What a call of a config gives one of these names, else such an option or constant."""
+    """What a call of a config gives one of these names, else such an option, constant or field."""
     given = [binding for binding in _given(read, names) if binding.seen]
     if given:
         return agree(given)
-    return by_name(read, names)
+    named = by_name(read, names)
+    return named if named.seen else agree(_fields(read, names))
+
+
+def _fields(read: Reader, names: frozenset[str]) -> Iterator[ValueSource]:
+    """The defaults of a config class that the script makes by name: `n_layer: int = 12`."""
+    made = {name: calls for name, calls in read.source.by_method.items() if _CONFIG.search(name)}
+    # `ModelArgs(**params)` may give any.
+    plain = [name for name, calls in made.items() if not any(None in call.words for call in calls)]
+    classes = read.source.classes
+    for part in chain.from_iterable(classes[name].body for name in plain if name in classes):
+        if isinstance(part, ast.AnnAssign) and part.value and ast.unparse(part.target) in names:
+            value = literal(part.value, read.source.module)
+            yield ValueSource(value=value, line=part.lineno, code=ast.unparse(part))
 
 
 def by_name(read: Reader, names: frozenset[str]) -> ValueSource:

@@ -15,7 +15,7 @@ from zerowiz.core.script.facts import (
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, SWITCHED, Integration
-from zerowiz.probe.script.commandline import Arguments, Built
+from zerowiz.probe.script.commandline import Built
 from zerowiz.probe.script.model import by_name, loads
 from zerowiz.probe.script.reader import Reader, agree, asks_config, short_code
 from zerowiz.probe.script.source import (
@@ -257,14 +257,13 @@ def field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], ValueSourc
     """A function that reads a field: filled by a parser, or built in code where all calls agree."""
     arguments = read.line.training
     if facts.convention is Convention.HF_PARSER and arguments is not None:
-        return lambda name: _parsed_field(read, arguments, name)
+        return lambda name: (
+            read.bind_option(options[0], arguments.name)
+            if (options := arguments.fields.get(name))
+            else UNSEEN
+        )
     built = read.line.built
     return lambda name: agree(_built_field(read, built_call, name) for built_call in built)
-
-
-def _parsed_field(read: Reader, arguments: Arguments, name: str) -> ValueSource:
-    options = arguments.fields.get(name)
-    return read.bind_option(options[0], arguments.name) if options else UNSEEN
 
 
 def _built_field(read: Reader, built: Built, name: str) -> ValueSource:
@@ -424,7 +423,11 @@ def _accelerated_steps(read: Reader, call: FunctionCall) -> ValueSource:
     values = [
         read.keyword(call, name),
         *(read.keyword(plugin, name) for plugin in read.source.calls_to("accelerate", _DS_PLUGIN)),
-        *(_plugin_steps(read, plugin) for plugin in read.source.calls_to("accelerate", _PLUGIN)),
+        *(
+            read.bind(steps, plugin, "num_steps")
+            for plugin in read.source.calls_to("accelerate", _PLUGIN)
+            if (steps := plugin.argument("num_steps", 0)) is not None
+        ),
     ]
     known = [value for value in values if value is not None]
     if known:
@@ -436,11 +439,6 @@ def _accelerated_steps(read: Reader, call: FunctionCall) -> ValueSource:
         return UNSEEN
     # accelerate 1.x, accelerator.py, Accelerator.__init__.
     return ValueSource(value=1, line=call.line, keyword=name, default_of="Accelerator")
-
-
-def _plugin_steps(read: Reader, call: FunctionCall) -> ValueSource | None:
-    steps = call.argument("num_steps", 0)
-    return None if steps is None else read.bind(steps, call, "num_steps")
 
 
 # Read what turns gradient checkpointing on: TrainingArguments, the script's calls, or both.
