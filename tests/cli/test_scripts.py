@@ -405,6 +405,12 @@ CASES = {
         0,
         ["Learning lr 0.01, schedule WarmupLR (mine.json)"],
     ),
+    "a batch that nobody sees, beside a config": Case(
+        BOTH_LR,
+        ("plan", *ON_GPUS, "--config", "mine.json", "train.py"),
+        0,
+        ["cannot see what the script draws, and takes micro-batch 2 of `mine.json`"],
+    ),
     "an option beside a config of the person's own": Case(
         BOTH_LR,
         (*OF_LOOP, "--config", "mine.json", "--weight-decay", "0.1", "train.py"),

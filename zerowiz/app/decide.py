@@ -501,7 +501,9 @@ def _difference_of_config(plan: Plan) -> str | None:
     both = zip(_PARTS_OF_BATCH, of_config, map(settings.values.get, _PARTS_OF_BATCH), strict=True)
     differ = {n: (c, s) for n, c, s in both if c is not None and s is not None and s.value != c}
     if not differ:
-        return None
+        facts, drawn = facts_of(plan.script), of_config[0]
+        sees = facts is None or facts.micro_batch.from_config or "micro_batch" in settings.values
+        return None if sees or not drawn else assumptions.unseen_draw(f"{options.config}", drawn)
     other: dict[str, Any] = {
         n: c if getattr(step, n) == s.value else s.value for n, (c, s) in differ.items()
     }

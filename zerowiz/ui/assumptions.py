@@ -144,6 +144,21 @@ PARTS_OF_BATCH = {
 }
 
 
+def unseen_draw(config: str, micro_batch: int) -> str:
+    """That a loop may draw another batch than the config has.
+
+    Args:
+        config: Its path.
+        micro_batch: What it has.
+    """
+    return _(
+        "zerowiz cannot see what the script draws, and takes micro-batch {micro_batch} of"
+        " `{config}`",
+        micro_batch=micro_batch,
+        config=config,
+    )
+
+
 def differs_from_config(
     config: str,
     parts: "Mapping[str, tuple[int, ScriptValue[int]]]",
