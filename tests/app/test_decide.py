@@ -226,7 +226,9 @@ def test_another_strategy_that_is_clearly_faster_is_named(here: Run) -> None:
     words = ("train.py", "--seq_len", "2048", "--bf16", "True")
     shown = here("plan", *machine, *words).stdout
     named = re.search(
-        r"^(\S+): [^;]*;\s+(\S+) is (.*) faster with less\s+room: ", shown, re.MULTILINE | re.DOTALL
+        r"^(\S+): [^;]*;\s+(\S+) with another\s+split of\s+the\s+batch\s+is (.*) faster",
+        shown,
+        re.MULTILINE | re.DOTALL,
     )
     assert named is not None
     assert named[1] == chosen_words(here("plan", "--json", *machine, *words))
