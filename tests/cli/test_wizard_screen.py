@@ -310,8 +310,10 @@ def test_a_strategy_chosen_by_arrows_trains_and_its_steps_stand_beside_the_plan(
     )
     assert 0 == person.end(500), person.text
     seen = person.received.decode()
-    for words_seen in ("starting DeepSpeed", "loading the model", "step 4 took"):
+    for words_seen in ("starting DeepSpeed", "step 4 took"):
         assert f"zerowiz: {words_seen}" in seen
+    # Whether an op is there already is up to the tests before.
+    assert re.search("zerowiz: (loading the model|compiling )", seen)
     assert "[INFO]" not in seen
     assert "(planned " in seen
     assert "2" == answers_of(folder)["stage"]
