@@ -814,7 +814,6 @@ FOUND = (
         "zero_optimization.zero_quantized_gradients",
         2,
         ERROR,
-        truth=Truth.RAISES,
     ),
     has(
         "other-parallelism",
