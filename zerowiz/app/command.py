@@ -169,7 +169,7 @@ def lacks_precision(options: Options, script: ScriptRun) -> bool:
     """Whether its Accelerator gets a precision that nobody names and zerowiz cannot follow.
 
     accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin.set_mixed_precision: it refuses a config
-    with another 16-bit format, and takes the config's where it was told "no".
+    with another 16-bit format, and takes the config's where the script says "no".
     """
     by_script = script.facts.mixed_precision.code is not None
     is_open = by_script and "precision" in script.settings.unseen and options.precision is None
