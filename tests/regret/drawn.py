@@ -219,16 +219,18 @@ def time_again(gpus: int, first: int, out: Path, until: float, options: Options)
     """
     call_seconds = time_python_call(time.perf_counter)
     cases = list[Case]()
-    settings_of = by_job(read_regret_rows(DRAWN_ROWS))
-    # Those whose choices were timed least come first.
-    for found in sorted(find_all(DRAWN_ROWS, AGAIN_ROWS), key=Found.times_timed):
-        job, settings = found.job, settings_of[found.job.id]
+    # Those of which fewest settings ran come first, and of these the ones whose choices did.
+    every = find_all(DRAWN_ROWS, AGAIN_ROWS)
+    for found in sorted(every, key=lambda each: (len(each.settings), each.times_timed())):
+        job = found.job
         if job.gpus == gpus and int(job.id.rpartition("-")[2]) >= first:
             chosen = {way.id: way for way in known_by(job, call_seconds, {}).values()}
-            seconds = {setting: median_of(runs) or math.inf for setting, runs in settings.items()}
+            seconds = {setting: each or math.inf for setting, each in found.settings.items()}
             others = sorted(seconds.keys() - chosen.keys(), key=lambda each: seconds[each])
             ways = {way.id: way for way in every_way(with_host(job, call_seconds))} | chosen
-            cases += [_case(job, ways[each]) for each in (*chosen, *others[:_BEST])]
+            again = [ways[each] for each in (*chosen, *others[:_BEST])]
+            new = rivals_of(job, call_seconds, [ways[each] for each in seconds.keys() | chosen])
+            cases += [_case(job, way) for way in (*again, *new)]
     machine = run_timing.machine_of(options)
     for row in run_timing.run(cases, until, machine, find_rates(machine, read_gpu_table())):
         append_line(out, json.dumps({**row, "live_call_seconds": call_seconds}))
@@ -277,6 +279,15 @@ class Found(NamedTuple):
         """The lease that ran most settings."""
         return max(self.leases, key=lambda lease: len(lease.seconds))
 
+    @property
+    def settings(self) -> dict[str, float | None]:
+        """Seconds of each that ran in any lease, of the fullest one where it did."""
+        return {
+            setting: seconds
+            for lease in (*self.leases, self.fullest)
+            for setting, seconds in lease.seconds.items()
+        }
+
     def times_timed(self) -> int:
         """In how many leases the choice ran of the way of knowing that has the fewest."""
         return min(
@@ -323,7 +334,7 @@ def find_all(*folders: Path) -> list[Found]:
             lease = Lease({knowing: way.id for knowing, way in chosen.items()}, seconds)
             before = found.get(name, Found(job, ()))
             found[name] = Found(job, (*before.leases, lease))
-    return [each for each in found.values() if len(each.fullest.seconds) >= _LEAST_SETTINGS]
+    return [each for each in found.values() if len(each.settings) >= _LEAST_SETTINGS]
 
 
 def step_errors(folder: Path = DRAWN_ROWS) -> Iterator[list[float]]:
@@ -369,15 +380,15 @@ def drawn_section() -> str:
     lines = [intro, f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for each in every:
         regrets = (each.regret(knowing) for knowing in Knowing)
-        lease, times = each.fullest, each.times_of_each(Knowing.BY_NAME)
-        seconds = {name: found for name, found in lease.seconds.items() if found is not None}
+        times = each.times_of_each(Knowing.BY_NAME)
+        seconds = {name: found for name, found in each.settings.items() if found is not None}
         # As fast as no other in the mean of the leases; of one lease, where the choice did not run.
         best = max(seconds, key=lambda name: (times.get(name, 0.0), -seconds[name]))
         cells = (
             words_of(each.job),
             *("-" if regret is None else f"{100 * regret:.1f} %" for regret in regrets),
-            f"`{lease.chosen[Knowing.BY_NAME]}`",
-            f"`{best}` {seconds[best]:.3g} s, of {len(lease.seconds)}",
+            f"`{each.fullest.chosen[Knowing.BY_NAME]}`",
+            f"`{best}` {seconds[best]:.3g} s, of {len(each.settings)}",
             str(len(each.leases)),
         )
         lines.append(f"| {' | '.join(cells)} |")
