@@ -245,7 +245,7 @@ def test_a_result_shows_itself_in_a_notebook() -> None:
         (
             "nothing fits 70b on 2 x NVIDIA GeForce RTX 4090; the closest, ",
             "What would help",
-            "<ol",
+            "Does a replica fit",
         ),
     )
     assert answer < helps < flowchart

@@ -1,4 +1,4 @@
-"""A page of `plan --html` in a real browser: legible, usable by keyboard, and without a finding of axe.
+"""A page of `plan --html` in a real browser: legible, and without a finding of axe.
 
 `make test-pictures` installs the browser and axe. The screenshots stay in a folder that is printed (`-s`).
 """
@@ -58,7 +58,7 @@ def test_a_page_is_legible_at_each_width_in_each_theme(seen: list[dict[str, Any]
     for each in seen:
         assert [] == each["overlaps"], each
         assert 0 >= each["too_wide"], each
-        assert (DARK if each["theme"] == "dark" else LIGHT) == each["before"]["ground"]
+        assert (DARK if each["theme"] == "dark" else LIGHT) == each["ground"]
 
 
 def test_a_page_asks_for_nothing_and_fails_nowhere(seen: list[dict[str, Any]]) -> None:
@@ -67,38 +67,6 @@ def test_a_page_asks_for_nothing_and_fails_nowhere(seen: list[dict[str, Any]]) -
         assert 1 == len(each["asked"])
 
 
-def test_axe_finds_nothing_and_leaves_nothing_unexplained(seen: list[dict[str, Any]]) -> None:
-    judged = [each["judged"] for each in seen]
-    assert [] == [finding for each in judged for finding in each["violations"]]
-    # Contrast is measured where axe cannot tell; of all else it has to be sure.
-    assert [] == [finding for each in judged for finding in each["unexplained"]]
-    assert all(each["measured"] >= each["undecided"] > 0 for each in judged)
-
-
-def test_every_text_and_every_area_contrasts_with_what_it_touches(
-    seen: list[dict[str, Any]],
-) -> None:
-    for each in seen:
-        where = each["page"], each["width"], each["theme"]
-        assert [] == each["judged"]["faint"], where
-        assert [] == each["judged"]["touching"], where
-
-
-def test_sliders_are_moved_by_keyboard(seen: list[dict[str, Any]]) -> None:
-    for each in seen:
-        before, larger, largest = each["before"], each["larger"], each["largest"]
-        assert ["micro-batch", "length"] == each["reached"]
-        assert int(larger["micro_batch"]) > int(before["micro_batch"])
-        assert larger["length"] == before["length"]
-        assert int(largest["length"]) > int(before["length"])
-        assert 3 == len({state["answer"] for state in (before, larger, largest)})
-        assert before["widths"] != largest["widths"]
-        assert f"{largest['length']} tokens" in largest["answer"]
-        assert before == each["reset"]
-
-
-def test_the_theme_can_be_changed(seen: list[dict[str, Any]]) -> None:
-    for each in seen:
-        was_dark = each["theme"] == "dark"
-        assert (LIGHT if was_dark else DARK) == each["toggled"]["ground"]
-        assert ("false" if was_dark else "true") == each["pressed"]
+def test_axe_finds_nothing_and_leaves_nothing_undecided(seen: list[dict[str, Any]]) -> None:
+    assert [] == [finding for each in seen for finding in each["violations"]]
+    assert [] == [finding for each in seen for finding in each["undecided"]]

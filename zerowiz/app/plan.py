@@ -2,12 +2,17 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerowiz import __version__
 from zerowiz.app.api import PlanResult, plan_with
+from zerowiz.app.decide import Plan
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
+from zerowiz.app.resolve.resolved_job import find_basis
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptRun, settings_of
 from zerowiz.errors import NoGpuHereError
@@ -98,3 +103,26 @@ def _read(script: str, script_args: Sequence[str], options: Options) -> ScriptRu
     run = read_as_said(command.script or script, command.script_args, options)
     check_words(run)
     return run
+
+
+def write_page(plan: Plan, path: Path, reporter: Reporter) -> None:
+    """Write a plan as a page of HTML.
+
+    Args:
+        plan: What was decided.
+        path: Where the page goes.
+        reporter: Hears what was written.
+
+    Raises:
+        HandEditedError: A file there is a person's, and nobody said `--force`.
+        ZerowizError: It cannot be written.
+    """
+    from zerowiz.emit.files import write_files  # noqa: PLC0415 - most plans write nothing
+    from zerowiz.ui.page import page  # noqa: PLC0415 - as above
+
+    text = page(plan.decision, plan.remedies, find_basis(plan.resolved), __version__)
+    elsewhere = _("choose another file with `--html FILE`")
+    write_files(
+        [PlannedFile(path=str(path), text=text, elsewhere=elsewhere)], force=plan.options.force
+    )
+    reporter.note(_("wrote `{path}`", path=path))

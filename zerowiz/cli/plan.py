@@ -27,7 +27,7 @@ from zerowiz.app.options import (
     as_words,
     changed_by,
 )
-from zerowiz.app.plan import plan_job
+from zerowiz.app.plan import plan_job, write_page
 from zerowiz.app.reporter import Reporter
 from zerowiz.cli.options import option_of, read_options, takes_options
 from zerowiz.cli.output import Refusal, write_plan
@@ -218,8 +218,6 @@ def _show_plan(
         screen.show()
         room = None if room is None else room - screen.lines
     if shown.html is not None:
-        from zerowiz.app.pictures import write_page  # noqa: PLC0415 - most plans write nothing
-
         write_page(plan, shown.html, reporter)
     refusal: Refusal | None = None
     below = CountedLines(sys.stdout)

@@ -495,7 +495,7 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
     ),
     "html": SettingRow(
         flag="--html",
-        help="Also write an HTML page, with pictures and sliders for other settings",
+        help="Also write an HTML page of the plan, which opens offline",
         panel=Panel.OUTPUT,
     ),
     "as_json": SettingRow(

@@ -360,12 +360,6 @@ _PACKAGE = Path(__file__).parents[1]
 _DATA = _PACKAGE / "data"
 
 
-def read_page_files() -> tuple[str, str]:
-    """The style and the script that stand inside the page, so that it opens without a network."""
-    style, script = ((_DATA / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return style, script
-
-
 # Read what the page of errors says of a code.
 
 ALL = "all"

@@ -54,7 +54,6 @@ from zerowiz.ui.text import (
     length,
     on_device,
     pad,
-    pad_left,
     range_of,
     rate_of,
     rate_unit,
@@ -415,7 +414,8 @@ def _heading(job: Job, label: int, scale: _Scale) -> Line:
     budget = _("budget {gpu_budget_bytes}", gpu_budget_bytes=bare_gib(job.gpu_budget_bytes))
     # It ends where its line is.
     room = label + 1 + scale.budget + 1 - cells_of(title)
-    return ((title, None), (pad_left(budget, max(room, cells_of(budget) + 2)), Colour.LABEL))
+    gap = " " * max(room - cells_of(budget), 2)
+    return (title + gap, None), (budget, Colour.LABEL)
 
 
 # Show every strategy in a table: what people decide by, or all that is known of each.
@@ -443,19 +443,7 @@ def strategy_lines(
     """
     job = decision.job
     groups = _groups(decision) if folded else [(e,) for e in decision.evaluated]
-    times = [evaluated.step_time for evaluated in decision.evaluated]
-    is_timed = any(time is not None for time in times)
-    title = on_device(_("GiB of {budget}", budget=bare_gib(job.gpu_budget_bytes)), job.machine)
-    heading = (
-        title,
-        _("needs"),
-        _("free"),
-        rate_unit(times) if is_timed else "",
-        _("(all GPUs)") if is_timed and job.machine.world_size > 1 else "",
-    )
-    rows = [_strategy_cells(decision, group, is_timed=is_timed) for group in groups]
-    named = [tuple((words, Colour.DIM) for words in heading), *rows]
-    lines, _kept = aligned(named, {0, 4}, columns, leaving=(2, 3))
+    lines, _kept = aligned(strategy_cells(decision, groups), {0, 4}, columns, leaving=(2, 3))
     cells = min(columns - max(map(length, lines)) - 3, _MOST_BAR_CELLS)
     if columns >= _WITH_BARS_COLUMNS and cells >= _FEWEST_CELLS and not is_dumb():
         totals = [max(e.device_bytes for e in group) for group in groups]
@@ -474,6 +462,23 @@ def strategy_lines(
     return first, tuple(
         StrategyLine(evaluated=group, line=line) for group, line in zip(groups, others, strict=True)
     )
+
+
+def strategy_cells(decision: Decision, groups: Iterable[Sequence[StrategyEstimate]]) -> list[Line]:
+    """The cells of the heading, and of a row for each strategy or group of them."""
+    job = decision.job
+    times = [evaluated.step_time for evaluated in decision.evaluated]
+    is_timed = any(time is not None for time in times)
+    title = on_device(_("GiB of {budget}", budget=bare_gib(job.gpu_budget_bytes)), job.machine)
+    heading = (
+        title,
+        _("needs"),
+        _("free"),
+        rate_unit(times) if is_timed else "",
+        _("(all GPUs)") if is_timed and job.machine.world_size > 1 else "",
+    )
+    rows = (_strategy_cells(decision, group, is_timed=is_timed) for group in groups)
+    return [tuple((words, Colour.DIM) for words in heading), *rows]
 
 
 def _groups(decision: Decision) -> list[tuple[StrategyEstimate, ...]]:

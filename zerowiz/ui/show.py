@@ -119,6 +119,11 @@ def _split(job: Job) -> str:
     )
 
 
+def step(job: Job) -> str:
+    """How much a step trains on, and how."""
+    return listing([_split(job), *_settings(job)])
+
+
 def _samples(job: Job) -> str:
     """What an optimizer step trains on: `128 sequences, 2048 tokens each`."""
     whole, model, tokens = job.global_batch, job.model.architecture, job.workload.sequence_tokens
@@ -404,7 +409,7 @@ def whole_plan(decision: Decision, stream: TextIO, learning: str = "") -> None:
         stream,
         labelled(_("Machine"), where),
         labelled(_("Model"), sentences.model(job.model)),
-        labelled(_("Step"), listing([_split(job), *_settings(job)])),
+        labelled(_("Step"), step(job)),
         *([labelled(_("Learning"), learning)] if learning else []),
         "",
         hang=LABEL_COLUMNS,

@@ -32,7 +32,6 @@ from zerowiz.core.decision.flowchart import (
 )
 from zerowiz.core.decision.job import Job, Objective, OpenSettings, shared_by
 from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import Count, replace, shows
@@ -676,59 +675,3 @@ def _largest(runs: Callable[[int], bool], most: int) -> int:
         low, high = high, 2 * high
     between = range(low + 1, min(high, most + 1))
     return low + bisect_left(between, x=True, key=lambda count: not runs(count))
-
-
-# Lay out the settings around a plan's own, each with its decision.
-
-# The powers of two of an axis, and how many of them stand below the plan's own.
-_MICRO_BATCHES, _LENGTHS, _BELOW = 6, 7, 2
-_SHORTEST_TOKENS = 128
-
-
-class GridCell(Struct, frozen=True, kw_only=True):
-    """A plan with other settings."""
-
-    micro_batch: Count
-    sequence_tokens: Count
-    decision: Decision | None
-    refusal: str = ""
-    """Why the job cannot be so, where there is no decision."""
-
-
-class Grid(Struct, frozen=True, kw_only=True):
-    """The plan's decision, and those beside it."""
-
-    micro_batch_stops: tuple[int, ...]
-    sequence_tokens: tuple[int, ...]
-    cells: tuple[GridCell, ...]
-    """Of the first micro-batch with each length, then of the next one."""
-    own: GridCell
-    why_fewer: str = ""
-    """Why there are no other stops."""
-
-
-def list_micro_batches(size: int) -> tuple[int, ...]:
-    """The plan's own, and powers of two around it.
-
-    Example:
-        >>> list_micro_batches(1), list_micro_batches(12)
-        ((1, 2, 4, 8, 16, 32), (2, 4, 8, 12, 16, 32, 64))
-    """
-    return _around(size, 1, _MICRO_BATCHES)
-
-
-def list_lengths(tokens: int, model: Model) -> tuple[int, ...]:
-    """The same of tokens in a sequence, where the model has positions for them.
-
-    The stand-in for a size has positions of its own, which bind nobody. Images have one length.
-    """
-    if model.architecture.reads_images:
-        return (tokens,)
-    longest = model.made_for_tokens
-    lengths = _around(tokens, _SHORTEST_TOKENS, _LENGTHS)
-    return tuple(n for n in lengths if n == tokens or longest is None or n <= longest)
-
-
-def _around(number: int, least: int, count: int) -> tuple[int, ...]:
-    first = max(least.bit_length(), number.bit_length() - _BELOW) - 1
-    return tuple(sorted({number, *(2**power for power in range(first, first + count))}))
