@@ -111,6 +111,7 @@ COUNTS = {
     # of learning
     *("lr", "weight_decay", "warmup_steps", "max_grad_norm"),
     # of a search
+    "count",
     # of a model
     *("layers", "heads", "kv_heads", "positions", "copies", "params", "shape", "norms_per_layer"),
     *("experts", "experts_per_token", "expert_layers", "encoder_layers", "sliding_layers"),
