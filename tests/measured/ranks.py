@@ -214,8 +214,8 @@ def log_file(folder: Path, rank: int) -> Path:
 
 def start_builds(ops: Iterable[str]) -> list[subprocess.Popen[bytes]]:
     """Start a process for each builder, such as `FusedAdamBuilder`."""
-    argv = [sys.executable, "-m", "measured.ranks", "--build"]
-    return [subprocess.Popen([*argv, op], stdin=subprocess.DEVNULL) for op in ops]
+    argv, tests = [sys.executable, "-m", "measured.ranks", "--build"], Path(__file__).parents[1]
+    return [subprocess.Popen([*argv, op], cwd=tests, stdin=subprocess.DEVNULL) for op in ops]
 
 
 def finish_builds(builds: Iterable[subprocess.Popen[bytes]]) -> None:

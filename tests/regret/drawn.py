@@ -219,18 +219,22 @@ def time_again(gpus: int, first: int, out: Path, until: float, options: Options)
     """
     call_seconds = time_python_call(time.perf_counter)
     cases = list[Case]()
-    # Those of which fewest settings ran come first, and of these the ones whose choices did.
-    every = find_all(DRAWN_ROWS, AGAIN_ROWS)
-    for found in sorted(every, key=lambda each: (len(each.settings), each.times_timed())):
+    every = [
+        found
+        for found in find_all(DRAWN_ROWS, AGAIN_ROWS)
+        if found.job.gpus == gpus and int(found.job.id.rpartition("-")[2]) >= first
+    ]
+    # Those that lack settings get them; else those come first of which a choice was timed least.
+    lacking = [found for found in every if len(found.settings) < _SETTINGS]
+    for found in lacking or sorted(every, key=Found.times_timed):
         job = found.job
-        if job.gpus == gpus and int(job.id.rpartition("-")[2]) >= first:
-            chosen = {way.id: way for way in known_by(job, call_seconds, {}).values()}
-            seconds = {setting: each or math.inf for setting, each in found.settings.items()}
-            others = sorted(seconds.keys() - chosen.keys(), key=lambda each: seconds[each])
-            ways = {way.id: way for way in every_way(with_host(job, call_seconds))} | chosen
-            again = [ways[each] for each in (*chosen, *others[:_BEST])]
-            new = rivals_of(job, call_seconds, [ways[each] for each in seconds.keys() | chosen])
-            cases += [_case(job, way) for way in (*again, *new)]
+        chosen = {way.id: way for way in known_by(job, call_seconds, {}).values()}
+        seconds = {setting: each or math.inf for setting, each in found.settings.items()}
+        others = sorted(seconds.keys() - chosen.keys(), key=lambda each: seconds[each])
+        ways = {way.id: way for way in every_way(with_host(job, call_seconds))} | chosen
+        new = rivals_of(job, call_seconds, [ways[each] for each in seconds.keys() | chosen])
+        beside = new or [ways[each] for each in others[:_BEST]]
+        cases += [_case(job, way) for way in (*chosen.values(), *beside)]
     machine = run_timing.machine_of(options)
     for row in run_timing.run(cases, until, machine, find_rates(machine, read_gpu_table())):
         append_line(out, json.dumps({**row, "live_call_seconds": call_seconds}))

@@ -73,7 +73,9 @@ def watch(engine: Any) -> None:
     forward, step = engine_class.forward, engine_class.step
 
     def watched_forward(self: Any, *inputs: Any, **named: Any) -> Any:
-        if self.training and not hasattr(self, "seen"):
+        # A reference model has an engine, and no optimizer.
+        trains = self.training and hasattr(self.optimizer, "param_groups")
+        if trains and not hasattr(self, "seen"):
             self.seen = look(self, [*inputs, *named.values()])
         return forward(self, *inputs, **named)
 
