@@ -26,9 +26,10 @@ _ISSUER = (
 # (`--eos_token`, `--user_token`) and counts (`--max_tokens`) are not.
 _NAME = (
     r"(?:(?:[-\w.]*[-_.])?"
-    rf"(?:(?:{_ISSUER}|auth|access|api|bearer|refresh|session|security|sas|oauth|personal)[-_.]?token"
+    rf"(?:(?:{_ISSUER}|auth|access|api|bearer|refresh|session|security|sas|oauth|personal"
+    r"|licen[cs]e|subscription)[-_.]?token"
     rf"|(?:{_ISSUER}|api|access|secret|private|auth|account|encryption|master|signing|storage"
-    r"|organization)[-_.]?key|secret|pass(?:w(?:or)?d|phrase|code)|credentials?"
+    r"|organization|licen[cs]e|subscription)[-_.]?key|secret|pass(?:w(?:or)?d|phrase|code)|credentials?"
     r"|connection[-_]?string|authorization|cookies?|pwd(?!\W{1,5}[~./]))"
     r"|[-\w.]*(?:api[-_]?key|access[-_]?token|password)"
     r"|(?:db|mail|smtp|user|proxy|mysql|redis)[-_]pass|(?:[-\w.]*\.)?token"
@@ -46,6 +47,8 @@ _OPEN_BEHIND = (
     r"|\S*auth (?:\d|/\S*|anonymous|basic|digest|bearer|kerberos|ntlm|oauth2?|oidc|ldap|iam|ssl|sso"
     r"|token|key)"
     r"|\S*user (?:[^:]*|\d+:\d+)"
+    # The column of a license, or its name: `mit`, `apache-2.0`.
+    r"|\S*licen[cs]e[-_.]?key (?=.{,20}$)(?-i:[a-z]+(?:[-_][a-z]+)*(?:-\d(?:\.\d)?)?(?:-[a-z]+)?)"
 )
 _VALUE = (
     # RFC 3986, 3.2.1: user and password. Who is named alone in an address of the web is a token,
