@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from zerowiz.core.dsconfig.merge import section_of, truth_of
+from zerowiz.core.strategy_types import ZeroKey
 from zerowiz.errors import BY_DOCTOR, LineEdit, page_of
 
 
@@ -168,9 +170,32 @@ class BadRelease(Struct, frozen=True, kw_only=True):
         return Severity.INFO if None in seen.values() else self.severity
 
     @property
+    def requirement(self) -> str:
+        """What pip has to install: the fault may be in all releases since."""
+        is_later = parse_release(self.upgrade) >= parse_release(self.until)
+        return f"{self.library}{'>=' if is_later else '=='}{self.upgrade}"
+
+    @property
     def words(self) -> str:
         """What happens, and who says so."""
         return f"{self.harm} ({', '.join(self.sources)})"
+
+
+def shown_by(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The conditions of bad releases that the values of a config show."""
+    names = ("zero_optimization", "data_types", "optimizer", "scheduler")
+    zero, types, optimizer, scheduler = (section_of(config, name) for name in names)
+    by_muon = str(optimizer.get("type")).lower() == "muon"
+    return {
+        "hpz": zero.get(ZeroKey.HPZ_PARTITION_SIZE, 1) != 1,
+        "overlap_comm": truth_of(zero.get("overlap_comm", False)),
+        "scattered_muon": by_muon and truth_of(zero.get("reduce_scatter", True)),
+        "fp32_accumulation": types.get("grad_accum_dtype") == "fp32",
+        "other_comm_dtype": config.get("communication_data_type") is not None,
+        "configured_optimizer": config.get("optimizer") is not None,
+        "open_peak": scheduler.get("type") == "WarmupLR"
+        and section_of(scheduler, "params").get("warmup_max_lr") is None,
+    }
 
 
 def parse_release(version: str | None) -> tuple[int, ...]:

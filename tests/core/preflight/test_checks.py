@@ -40,7 +40,7 @@ from zerowiz.core.findings import (
     errors_of,
     size,
 )
-from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine
+from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Machine
 from zerowiz.core.memory.host import HostUse, Saving
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.preflight.builds import COMPILES
@@ -613,22 +613,28 @@ def harmed_by(row: BadRelease, strategy: StrategyRow, version: str) -> Preflight
         sequence_parallel=2 if when.get("sequence_parallel") else 1,
     )
     libraries = {
-        "torch": f"{when.get('torch', '2.9')}.0",
+        "torch": when.get("torch", "2.9.0"),
         "deepspeed": when.get("deepspeed", "0.0.1"),
     }
     libraries |= {row.library: version}
     job = bad_release(strategy, workload=workload, uses_peft=bool(adapts), **libraries)
     planned = job.planned
     assert planned is not None
-    if when.get("expert_parallel"):
+    if when.get("expert_parallel") or when.get("experts"):
         mixture = replace(SEVEN, architecture=replace(SEVEN.architecture, experts=2))
-        workload = replace(workload, expert_parallel=2)
+        workload = replace(workload, expert_parallel=2 if when.get("expert_parallel") else 1)
         planned = replace(planned, job=replace(planned.job, model=mixture, workload=workload))
-    zero = {"zero_hpz_partition_size": 8, "stage3_gather_16bit_weights_on_model_save": False}
-    zero |= {"overlap_comm": True}
+    if when.get("on_cpu"):
+        machine = replace(planned.job.machine, accelerator=Accelerator.CPU)
+        planned = replace(planned, job=replace(planned.job, machine=machine))
+    zero: dict[str, Any] = {"zero_hpz_partition_size": 8}
+    zero |= {"stage3_gather_16bit_weights_on_model_save": False}
+    zero |= {"overlap_comm": True, "stage3_prefetch_bucket_size": "auto"}
     integration = Integration(when.get("integration", "hf"))
     config = {"zero_optimization": zero, "data_types": {"grad_accum_dtype": "fp32"}}
     made: dict[str, Any] = {"optimizer": {}} if when.get("configured_optimizer") else {}
+    made |= {"optimizer": {"type": "Muon"}} if when.get("scattered_muon") else {}
+    made |= {"scheduler": {"type": "WarmupLR"}, "communication_data_type": "fp32"}
     return replace(job, planned=replace(planned, config=config | made, integration=integration))
 
 

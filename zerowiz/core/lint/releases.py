@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
 from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
 from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, PLANNED_KEYS, shares_work
-from zerowiz.core.findings import MOST_MICRO_BATCHES, Finding, Rule, Severity
+from zerowiz.core.findings import MOST_MICRO_BATCHES, Finding, Rule, Severity, shown_by
 from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.workload import SWITCHED, Integration, Precision
@@ -380,15 +380,14 @@ def _kind_of_job(config: Config) -> Mapping[str, object]:
     unknown = None if None in halves.values() else Precision.FP32.value
     steps, integration = config.number(BATCH_KEYS[2]), config.context.integration
     return {
+        **shown_by(cast("Mapping[str, object]", config.root.value)),
         "stage": config.stage,
         "precision": next((half for half, enabled in halves.items() if enabled), unknown),
         "offload": config.offloads,
         "micro_batches": None if steps is None else min(steps, MOST_MICRO_BATCHES),
-        "hpz": _has_groups(config),
-        "overlap_comm": config.truth(f"{ZERO}.overlap_comm", default=False),
-        "fp32_accumulation": config.get("data_types.grad_accum_dtype") == "fp32",
-        "configured_optimizer": config.get("optimizer") is not None,
         "integration": None if integration is None else integration.value,
+        "on_cpu": config.context.on_cpu,
+        "sequence_parallel": (config.number("sequence_parallel_size") or 1) > 1,
     }
 
 

@@ -14,6 +14,7 @@ from zerowiz.core.findings import (
     dotted,
     found,
     parse_release,
+    shown_by,
 )
 from zerowiz.core.preflight.facts import (
     Import,
@@ -134,10 +135,11 @@ BAD_RELEASE = Rule(
     why="the job trains wrongly, loses its weights, or ends where another release would not",
     when="a release of DeepSpeed or a library of Hugging Face that is known to harm such a job",
 )
-# What the rows with `torch` call 2.10.
-_NEW_TORCH = (2, 10)
 # What other libraries meet from these releases on.
-_DEEPSPEEDS = ("0.16.0", "0.16.4")
+_CHANGED: Mapping[str, Sequence[str]] = {
+    "deepspeed": ("0.15.0", "0.16.0", "0.16.4"),
+    "torch": ("2.6.0", "2.10.0"),
+}
 
 
 def check_releases(
@@ -152,7 +154,7 @@ def check_releases(
             yield found(
                 BAD_RELEASE,
                 f"{row.library} {version} is installed: {row.words}",
-                f'{_pip(installed)} install "{row.library}>={row.upgrade}"',
+                f'{_pip(installed)} install "{row.requirement}"',
                 row.instead,
                 severity=severity,
             )
@@ -162,17 +164,14 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
     """What a job says of the conditions of bad releases."""
     step, strategy, integration = planned.job.workload, planned.strategy, planned.integration
     config = planned.config or {}
-    zero, types = (section_of(config, name) for name in ("zero_optimization", "data_types"))
-    torch, deepspeed = (parse_release(installed.version(name)) for name in ("torch", "deepspeed"))
+    zero = section_of(config, "zero_optimization")
     by_trainer = planned.uses_peft and integration is Integration.HF
     return {
+        **shown_by(config),
         "stage": strategy.stage,
         "precision": step.precision.value,
         "offload": strategy.offload is not Offload.NONE,
         "micro_batches": min(step.accumulation_steps, MOST_MICRO_BATCHES),
-        "hpz": zero.get(ZeroKey.HPZ_PARTITION_SIZE, 1) != 1,
-        "fp32_accumulation": types.get("grad_accum_dtype") == "fp32",
-        "configured_optimizer": "optimizer" in config,
         "integration": None if integration is None else integration.value,
         "trainer": step.trainer.value,
         "loss": step.loss.value,
@@ -180,15 +179,19 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
         "checkpointing": step.gradient_checkpointing,
         "sequence_parallel": step.sequence_parallel > 1,
         "expert_parallel": step.expert_parallel > 1,
+        "experts": planned.job.model.architecture.experts > 1,
+        "on_cpu": planned.job.machine.accelerator.row.on_host,
         "empty_adapter": by_trainer and truth_of(zero.get(ZeroKey.GATHER_ON_SAVE, False)) is False,
-        "overlap_comm": truth_of(zero.get("overlap_comm", False)),
-        "deepspeed": max(
-            (each for each in _DEEPSPEEDS if parse_release(each) <= deepspeed), default="older"
-        )
-        if deepspeed
-        else None,
-        "torch": None if not torch else "2.10" if torch >= _NEW_TORCH else "older",
+        "auto_prefetch": zero.get("stage3_prefetch_bucket_size") == "auto",
+        **{library: _changed_at(installed, library) for library in _CHANGED},
     }
+
+
+def _changed_at(installed: Installed, library: str) -> str | None:
+    """The last of its releases that others met, up to the one that is installed."""
+    version = parse_release(installed.version(library))
+    met = [release for release in _CHANGED[library] if parse_release(release) <= version]
+    return ("older", *met)[-1] if version else None
 
 
 # No package has it.
