@@ -43,8 +43,8 @@ SHELL = "set -e\npython train.py\n"
         # Without a script the machine is looked at alone; a model alone makes a plan.
         (None, (), set(), {"no-plan"}),
         ("def", MODEL, set(), set()),
-        (HF_PARSER, ("train.py",), set(), {"no-plan"}),
-        (NO_LIBRARY, ("train.py",), {"import-missing"}, {"no-plan"}),
+        (HF_PARSER, ("train.py",), {"plan-refused"}, set()),
+        (NO_LIBRARY, ("train.py",), {"import-missing", "plan-refused"}, set()),
         (NO_LIBRARY, (*MODEL, "train.py"), {"import-missing"}, set()),
         (SHELL, (*MODEL, "train.py"), {"script-refused"}, set()),
         (UNREACHABLE, (*MODEL, "train.py"), {"script-refused"}, set()),

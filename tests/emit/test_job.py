@@ -215,6 +215,23 @@ def test_a_rank_that_stands_still_is_said_once_and_goes_on(tmp_path: Path) -> No
     assert [said] == [line for line in ended.stderr.decode().splitlines() if "stopped" in line]
 
 
+def test_a_rank_that_loops_while_the_others_wait_is_said(tmp_path: Path) -> None:
+    script = """
+    print("loaded")
+    mark("ready")
+    while not Path("go").exists(): rank == 1 or time.sleep(0.1)
+    """
+    with ranks(tmp_path, script, env={"STAND_IN_SILENT_S": "3"}) as job:
+        meet(job, tmp_path, "ready")
+        pid = job.rank(1)["process"]["pid"]
+        job.wait_for("note", lambda: "computed" in job.said())
+        (tmp_path / "go").touch()
+        ended = job.wait()
+    assert (0, "finished") == end_of(ended)
+    [said] = [line for line in ended.stderr.decode().splitlines() if "computed" in line]
+    assert f"3 s; meanwhile rank 1 computed, and `py-spy dump --pid {pid}` shows where" in said
+
+
 def test_a_launcher_that_fails_by_itself_is_told_as_such(tmp_path: Path) -> None:
     with supervised(tmp_path, ("sh", "-c", "echo no such host >&2; exit 2")) as job:
         ended = job.wait()

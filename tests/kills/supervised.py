@@ -26,6 +26,7 @@ def main() -> None:
         local_ranks=tuple(range(int(ranks))),
         grace_s=float(grace_s),
         stopped_s=float(os.environ.get("STAND_IN_STOPPED_S", "25")),
+        silent_s=float(os.environ.get("STAND_IN_SILENT_S", "120")),
     )
     end = supervise(argv, os.environ, watch, notice=say)
     content = json.dumps(encode(end), indent=2)

@@ -38,7 +38,7 @@ from zerowiz.core.preflight.script import (
     SCRIPT_REFUSED,
 )
 from zerowiz.core.script.settings import ScriptRun, settings_of
-from zerowiz.errors import AnswerNeededError, LineEdit, LostEdit, UsageError, ZerowizError
+from zerowiz.errors import LineEdit, LostEdit, UsageError, ZerowizError
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.preflight.read_facts import find_programs
 from zerowiz.probe.script.line_edits import with_line_edits
@@ -67,9 +67,7 @@ class _Refusals(Struct, frozen=True):
         except UsageError:
             raise
         except ZerowizError as error:
-            is_open = isinstance(error, AnswerNeededError)
             hints = (hint.removeprefix("or ") for hint in error.hints)
-            rule = NO_PLAN if is_open else rule
             self.findings.append(found(rule, error.message, *hints, edits=error.edits))
         return None
 

@@ -30,9 +30,9 @@ from zerowiz.emit.processes import (
     end_job,
     handling,
     is_alive,
-    is_stopped,
     read_children,
     read_pid_namespace,
+    read_stat,
     send,
     tell,
     watchdog,
@@ -67,6 +67,8 @@ WRITTEN_S = 5.0
 # How much later the files of another node's ranks show, on a file system that shows them late.
 _REMOTE_FILES_S = 5.0
 _REFRESH_S = 2.0
+# The share of a CPU that a rank uses which waits for no other.
+_COMPUTES = 0.1
 
 
 class Watch(Struct, frozen=True, kw_only=True):
@@ -82,6 +84,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     """For ranks to save and end, until they are killed."""
     stopped_s: float = 25.0
     """How long a process may stand still until that is said."""
+    silent_s: float = 120.0
+    """How long all ranks may take no step and write no line until that is said."""
     hosts: tuple[str, ...] = ()
     """The nodes that a launcher here keeps connections to, in order; each has as many ranks."""
 
@@ -116,6 +120,9 @@ class SupervisedJob:
         self.unrelated = unrelated
         self.notice = notice
         self.stopped_since: dict[int, float] = {}
+        self.sign_ns, self.sign_at = 0, 0.0
+        self.silent_s = watch.silent_s
+        self.ticks: dict[int, int] = {}
         self.pid_namespace = read_pid_namespace()
         self.folder = folder
         self.connections = Connections(launcher.pid, watch.hosts, watch.ranks)
@@ -144,6 +151,7 @@ class SupervisedJob:
                 for rank in self.ranks_here() - self.asked_to_end:
                     self.signal(rank, self.stopped_by)
             self.note_stopped()
+            self.note_silent()
             if is_gone and not self.ranks_here():
                 return
             has_failed = self.has_failed()
@@ -193,7 +201,9 @@ class SupervisedJob:
         for number in self.ranks_here():
             rank = self.folder.ranks[number]
             names |= dict.fromkeys((rank.process.pid, rank.supervisor.pid), f"rank {number}")
-        self.stopped_since = {pid: before.get(pid, now) for pid in names if is_stopped(pid)}
+        stats = map(read_stat, names)
+        stopped = [stat.process.pid for stat in stats if stat is not None and stat.is_stopped]
+        self.stopped_since = {pid: before.get(pid, now) for pid in stopped}
         for pid, since in self.stopped_since.items():
             if now - since > self.watch.stopped_s:
                 self.stopped_since[pid] = float("inf")
@@ -201,6 +211,33 @@ class SupervisedJob:
                     f"{names[pid]} has been stopped for {self.watch.stopped_s:.0f} s, and the job"
                     f" waits for it; it goes on with `kill -CONT {pid}`"
                 )
+
+    def note_silent(self) -> None:
+        """Say which ranks compute where none has taken a step or written a line for long.
+
+        A rank that loops while the others wait for it ends nothing. After each note the patience
+        doubles: steps may take as long.
+        """
+        now, sign_ns = time.monotonic(), self.folder.last_sign_ns()
+        if sign_ns != self.sign_ns:
+            self.sign_ns, self.sign_at, self.ticks = sign_ns, now, self.cpu_ticks()
+        elif self.ticks and now - self.sign_at > self.silent_s:
+            least = self.silent_s * os.sysconf("SC_CLK_TCK") * _COMPUTES
+            ticks = self.cpu_ticks().items()
+            busy = [number for number, at in ticks if at - self.ticks.get(number, at) > least]
+            pid = self.folder.ranks[next(iter((*busy, *self.ticks)))].process.pid
+            self.notice(
+                f"no rank has taken a step or written a line for {self.silent_s:.0f} s; meanwhile "
+                f"{', '.join(f'rank {number}' for number in busy) or 'no rank'} computed, and "
+                f"`py-spy dump --pid {pid}` shows where"
+            )
+            self.silent_s *= 2
+
+    def cpu_ticks(self) -> dict[int, int]:
+        """What each rank of this host has computed, in clock ticks."""
+        pids = {number: self.folder.ranks[number].process.pid for number in self.ranks_here()}
+        stats = {number: read_stat(pid) for number, pid in pids.items()}
+        return {number: stat.cpu_ticks for number, stat in stats.items() if stat is not None}
 
     def ranks_here(self) -> set[int]:
         """The ranks that run on this host."""

@@ -36,29 +36,34 @@ class Process(Struct, frozen=True, kw_only=True):
     """Clock ticks from the boot to its start (proc(5), stat, field 22)."""
 
 
-class _ProcessStat(Struct, frozen=True, kw_only=True):
+class ProcessStat(Struct, frozen=True, kw_only=True):
     """Fields of `/proc/PID/stat` (proc(5))."""
 
     process: Process
     parent: int
     group: int
     session: int
+    cpu_ticks: int
+    """What it has computed."""
     is_dead: bool
     is_stopped: bool
+    """Whether it stands still until a SIGCONT, or under a debugger."""
 
 
-def _read_stat(pid: int) -> _ProcessStat | None:
+def read_stat(pid: int) -> ProcessStat | None:
+    """What the kernel says of a process; None where there is none of this pid."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
     # The name stands in brackets, and may hold brackets and spaces itself.
     words = text.rpartition(b")")[2].split()
-    return _ProcessStat(
+    return ProcessStat(
         process=Process(pid=pid, start_ticks=int(words[19])),
         parent=int(words[1]),
         group=int(words[2]),
         session=int(words[3]),
+        cpu_ticks=int(words[11]) + int(words[12]),
         is_dead=words[0] in {b"Z", b"X"},
         is_stopped=words[0] in {b"T", b"t"},
     )
@@ -80,14 +85,8 @@ def adopt_orphans() -> None:
 
 def is_alive(process: Process) -> bool:
     """Whether the process still runs; a zombie, whose parent has not waited for it, does not."""
-    stat = _read_stat(process.pid)
+    stat = read_stat(process.pid)
     return stat is not None and stat.process == process and not stat.is_dead
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process stands still until a SIGCONT, or under a debugger."""
-    stat = _read_stat(pid)
-    return stat is not None and stat.is_stopped
 
 
 def send(process: Process, number: int) -> None:
@@ -104,10 +103,10 @@ def _has_variable(pid: int, variable: bytes) -> bool:
         return False
 
 
-def _read_stats() -> dict[int, _ProcessStat]:
+def _read_stats() -> dict[int, ProcessStat]:
     """Every process of this host, zombies included, by its pid."""
     pids = [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()]
-    return {pid: stat for pid in pids if (stat := _read_stat(pid)) is not None}
+    return {pid: stat for pid in pids if (stat := read_stat(pid)) is not None}
 
 
 def read_children(parent: int) -> frozenset[int]:
@@ -149,7 +148,7 @@ def find_job(
     return {stats[pid].process for pid in pids if not stats[pid].is_dead}
 
 
-def _descendants(roots: set[int], stats: Mapping[int, _ProcessStat]) -> set[int]:
+def _descendants(roots: set[int], stats: Mapping[int, ProcessStat]) -> set[int]:
     pids, fresh = set(roots), set(roots)
     while fresh:
         fresh = {pid for pid, stat in stats.items() if stat.parent in fresh} - pids
@@ -411,6 +410,14 @@ class AttemptFolder:
                 process=Process(**content["process"]),
                 supervisor=Process(**content["beside"]),
             )
+
+    def last_sign_ns(self) -> int:
+        """When a rank last wrote a line or reported a step; 0 where none did, or no file says."""
+        with suppress(OSError):
+            files = (*self.path.glob("rank-*.log"), *self.path.glob(f"{MEASURED_FOLDER}/*.json"))
+            stats = [file.stat() for file in files]
+            return max((stat.st_mtime_ns for stat in stats if stat.st_size), default=0)
+        return 0
 
     def create(self, notice: Callable[[str], None]) -> None:
         """Make the folder, an empty file of orders, and the memory, before the job starts."""

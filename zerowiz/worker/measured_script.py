@@ -40,7 +40,7 @@ _FIRST_STEPS, _REPORT_S = 16, 1.0
 _SHOWN_STEP = 4
 # core/workload.py: what gathers them (PF117).
 _EMPTY = (
-    "zerowiz does not let them be saved. At ZeRO stage 3 each rank has a shard of the weights. "
+    "At ZeRO stage 3 each rank has a shard of the weights. "
     "Call one of these on all ranks instead: `trainer.save_model(...)` of the Trainer; "
     "`unwrapped.save_pretrained(..., is_main_process=accelerator.is_main_process, "
     "state_dict=accelerator.get_state_dict(model))` of Accelerate; `engine.save_16bit_model(...)` "
@@ -289,7 +289,8 @@ def refusing(save: Callable[..., Any], split: set[str]) -> Callable[..., Any]:
         # DeepSpeed's checkpoint has the shards in other files.
         empty = [] if caller.startswith("deepspeed.") else [*empty_weights(content, split)]
         if empty:
-            raise RuntimeError(f"{len(empty)} empty weights, `{empty[0]}` first: {_EMPTY}")
+            which = f"{len(empty)} of them, `{empty[0]}` first"
+            raise RuntimeError(f"zerowiz does not save weights that are empty ({which}). {_EMPTY}")
         return save(content, *args, **named)
 
     return saving

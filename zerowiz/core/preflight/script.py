@@ -27,14 +27,14 @@ PLAN_REFUSED = Rule(
     name="plan-refused",
     severity=Severity.ERROR,
     why="`launch` refuses the job",
-    when="nothing fits, or the script, the config and the options conflict",
+    when=("nothing fits, an answer is missing, or the script, the config and the options conflict"),
 )
 NO_PLAN = Rule(
     code="PF105",
     name="no-plan",
     severity=Severity.INFO,
     why="`doctor` could not check what depends on the plan",
-    when="there is no script, or its model is unknown",
+    when="there is no script",
 )
 NO_DEEPSPEED = Rule(
     code="PF201",
