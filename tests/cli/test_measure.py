@@ -226,7 +226,6 @@ def test_a_script_is_ended_after_its_steps_and_stays_as_it_is(tmp_path: Path) ->
     said = json.loads(done.stdout)["script"]
     assert ("zero2", "finished", 4) == (said["strategy"], said["ended"], said["steps"])
     assert [3, 3] == [len(rank["timed_step_seconds"]) for rank in said["ranks"]]
-    assert [[1] * 3] * 2 == [rank["timed_micro_batches"] for rank in said["ranks"]]
     assert [(2, 1), (2, 1)] == [(rank["stage"], rank["micro_batch"]) for rank in said["ranks"]]
     assert said["measured"]["step_seconds"] > 0
     assert said["measured"]["peak_bytes"] > 0
@@ -255,7 +254,7 @@ def ran(*ranks: dict[str, object], **end: object) -> ScriptMeasurement:
     )
 
 
-def rank(*seconds: float, peak_bytes: int | None = 10**9) -> dict[str, object]:
+def rank(*seconds: float, peak_bytes: int = 10**9) -> dict[str, object]:
     steps = len(seconds) + 1
     return {"steps": steps, "timed_step_seconds": list(seconds), "peak_bytes": peak_bytes}
 
@@ -267,21 +266,14 @@ def test_the_fullest_and_the_slowest_rank_count() -> None:
     assert one.measured
 
 
-def test_of_a_cpu_rank_its_process_counts_without_python(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    gib = 2**30
-    process = {"outside_bytes": gib, "host_peak_rss_bytes": 3 * gib}
-    one = ran(*(rank(1, 1, 1, peak_bytes=None) | process for _ in range(2)))
-    assert 2 * gib == one.peak_bytes[1]
-    script_run(one, sys.stdout)
+def test_of_a_cpu_rank_the_figure_is_said_to_be_rough(capsys: pytest.CaptureFixture[str]) -> None:
+    script_run(ran(*[rank(1, 1, 1) | {"outside_bytes": 2**30}] * 2), sys.stdout)
     shown = capsys.readouterr().out
-    assert " 2.000 " in shown
     assert "The memory of CPU ranks is predicted only roughly" in shown
 
 
 def test_what_no_rank_or_only_one_knows_is_not_measured() -> None:
-    assert ran(rank(1, 1, 1), rank(1, 1, 1, peak_bytes=None)).peak_bytes[1] is None
+    assert ran(rank(1, 1, 1), {}).peak_bytes[1] is None
     assert ran(rank(1, 1, 1), {}).steady is None
     assert not ran({}, {}).measured
 

@@ -12,7 +12,6 @@ from paths import TEMPLATES
 from zerowiz.core.job_end import (
     AttemptRecord,
     Cause,
-    CountedMemory,
     JobEnd,
     MeasuredFigures,
     PredictedFigures,
@@ -200,7 +199,7 @@ RUNS = AttemptRecord(
     resume_from=ResumeFrom.START,
     resume_path=None,
     started_at="2026-11-22T04:30:00Z",
-    predicted=PredictedFigures(memory=CountedMemory.ALLOCATED, peak_bytes=9),
+    predicted=PredictedFigures(peak_bytes=9),
 )
 FIRST = RankEnd(
     rank=3, host="n2", status=1, ended_at=7.0, cuda_oom=True, tail=("no",), log="rank-3.log"

@@ -14,11 +14,9 @@ from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.job import Job
 from zerowiz.core.job_end import (
     Cause,
-    CountedMemory,
     JobEnd,
     KeptRun,
     MachineResults,
-    PredictedFigures,
     ScriptMeasurement,
     SteadyStep,
     error_of,
@@ -30,7 +28,7 @@ from zerowiz.core.job_end import (
     steady_step,
 )
 from zerowiz.core.machine.names import parse_spec
-from zerowiz.core.machine.types import Accelerator, with_gpus
+from zerowiz.core.machine.types import with_gpus
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.speed.costs import COSTS, StepTime, TermKind, find_rates
@@ -257,88 +255,43 @@ def test_every_kind_of_term_can_be_kept() -> None:
 
 # The figures of a launched job are those of the rank that took most.
 
-ALLOCATED, RESIDENT = CountedMemory.ALLOCATED, CountedMemory.RESIDENT
 
-
-def report(*seconds: float, peak_bytes: int | None = 5, rss_bytes: int = 9) -> dict[str, object]:
-    return {
-        "timed_step_seconds": seconds,
-        "peak_bytes": peak_bytes,
-        "host_peak_rss_bytes": rss_bytes,
-    }
+def report(*seconds: float, peak_bytes: int = 5, **said: int) -> dict[str, object]:
+    return {"timed_step_seconds": seconds, "peak_bytes": peak_bytes, **said}
 
 
 @pytest.mark.parametrize(
-    ("reports", "memory", "expected"),
+    ("reports", "expected"),
     [
-        # The rank that took most counts, and on the CPU accelerator the process.
-        ([report(1, 1, 1), report(2, 2, 2, peak_bytes=7)], ALLOCATED, (7, 2, None)),
-        ([report(peak_bytes=None), report(rss_bytes=11)], RESIDENT, (11, None, None)),
-        # Python and its libraries are those of that rank.
-        (
-            [report(rss_bytes=size) | {"outside_bytes": size - 2} for size in (9, 11, 10)],
-            *(RESIDENT, (11, None, 9)),
-        ),
+        # The rank that took most counts, and Python and its libraries are those of that rank.
+        ([report(1, 1, 1), report(2, 2, 2, peak_bytes=7)], (7, 2, None)),
+        ([report(peak_bytes=size, outside_bytes=size - 2) for size in (9, 11, 10)], (11, None, 9)),
         # Slow first steps and a checkpoint leave the time of a step.
-        ([report(1.0, 1.0)], ALLOCATED, (5, None, None)),
-        ([report(9, 2, 2, 2)], ALLOCATED, (5, 2, None)),
-        ([report(9, 9, 9, 2, 2, 2, 50, 2)], ALLOCATED, (5, 2, None)),
-        ([], ALLOCATED, None),
+        ([report(1.0, 1.0)], (5, None, None)),
+        ([report(9, 2, 2, 2)], (5, 2, None)),
+        ([report(9, 9, 9, 2, 2, 2, 50, 2)], (5, 2, None)),
+        ([], None),
     ],
 )
 def test_a_run_is_measured_by_what_its_ranks_reported(
-    reports: list[dict[str, object]],
-    memory: CountedMemory,
-    expected: tuple[int, float | None, int | None] | None,
+    reports: list[dict[str, object]], expected: tuple[int, float | None, int | None] | None
 ) -> None:
-    found = measure_run(reports, memory)
+    found = measure_run(reports)
     assert expected == (found and (found.peak_bytes, found.step_seconds, found.outside_bytes))
     assert found is None or len(reports) == found.ranks
 
 
-@pytest.mark.parametrize(
-    ("predicted", "outside_bytes", "expected_bytes"),
-    [
-        (PredictedFigures(memory=RESIDENT, peak_bytes=20, outside_bytes=17), 9, 12),
-        # An older record has no such figure, and a GPU has none.
-        (PredictedFigures(memory=RESIDENT, peak_bytes=20, outside_bytes=17), None, 20),
-        (PredictedFigures(memory=ALLOCATED, peak_bytes=20), 9, 20),
-    ],
-)
-def test_python_and_its_libraries_are_taken_as_measured(
-    predicted: PredictedFigures, outside_bytes: int | None, expected_bytes: int
-) -> None:
-    assert expected_bytes == predicted.with_outside(outside_bytes).peak_bytes
-
-
-def predict_figures(steps: int, accelerator: Accelerator) -> tuple[PredictedFigures, int, int]:
-    """The figures of a job of so many micro-steps, its peak, and that with what stands beside it."""
-    job = Job(
-        machine=H200S,
-        model=model_from_size("1b", 10**9),
-        workload=Workload(accumulation_steps=steps),
-        rates=find_rates(H200S, TABLE),
+def test_the_peak_of_the_allocator_and_the_time_with_its_bounds_are_predicted() -> None:
+    planned = evaluate(
+        Job(
+            machine=H200S,
+            model=model_from_size("1b", 10**9),
+            workload=Workload(),
+            rates=find_rates(H200S, TABLE),
+        ),
+        ZERO2,
     )
-    planned = evaluate(job, ZERO2)
-    figures = predict_run(job, planned, accelerator)
-    return figures, planned.estimate.peak_bytes, planned.device_bytes
-
-
-def test_on_a_gpu_the_peak_of_the_allocator_is_predicted_and_on_the_cpu_the_process() -> None:
-    on_gpu, peak_bytes, _ = predict_figures(1, Accelerator.CUDA)
-    assert (ALLOCATED, peak_bytes, None) == (on_gpu.memory, on_gpu.peak_bytes, on_gpu.outside_bytes)
-    low, expected, high = on_gpu.low_step_seconds, on_gpu.step_seconds, on_gpu.high_step_seconds
+    figures = predict_run(planned)
+    assert planned.estimate.peak_bytes == figures.peak_bytes < planned.device_bytes
+    low, expected, high = figures.low_step_seconds, figures.step_seconds, figures.high_step_seconds
     assert (low or 0) < (expected or 0) < (high or 0)
-    on_cpu, peak_bytes, device_bytes = predict_figures(1, Accelerator.CPU)
-    assert (RESIDENT, device_bytes) == (on_cpu.memory, on_cpu.peak_bytes)
-    assert on_cpu.peak_bytes == peak_bytes + (on_cpu.outside_bytes or 0)
-
-
-def test_steps_with_fewer_micro_batches_are_held_against_the_prediction_for_as_many() -> None:
-    counted = report(9, 2, 2, 8, 2, 2) | {"timed_micro_batches": [3, 3, 3, 4, 3, 3]}
-    found = measure_run([counted], ALLOCATED)
-    assert found is not None
-    assert (3, 2) == (found.micro_batches, found.step_seconds)
-    (three, *_), (four, *_) = (predict_figures(steps, Accelerator.CUDA) for steps in (3, 4))
-    assert three.step_seconds == pytest.approx(four.of_micro_batches(3).step_seconds)
-    assert four == four.of_micro_batches(4) == four.of_micro_batches(None)

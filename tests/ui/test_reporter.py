@@ -16,7 +16,6 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.job_end import (
     AttemptRecord,
     Cause,
-    CountedMemory,
     JobEnd,
     MeasuredFigures,
     PredictedFigures,
@@ -59,7 +58,7 @@ MEASURED = AttemptRecord(
     resume_from=ResumeFrom.START,
     resume_path=None,
     started_at="2026-11-22T04:30:00Z",
-    predicted=PredictedFigures(memory=CountedMemory.ALLOCATED, peak_bytes=9),
+    predicted=PredictedFigures(peak_bytes=9),
     measured=MeasuredFigures(ranks=2, peak_bytes=8, step_seconds=None),
 )
 RESUME = Resume(resume_from=ResumeFrom.START, script_args=())

@@ -58,9 +58,7 @@ def read_run(folder: Path) -> RunSummary:
         else replace(
             attempt,
             is_gone=is_gone(Path(attempt.logs)),
-            measured=measure_run(
-                read_measured(Path(attempt.logs)).values(), attempt.predicted.memory
-            ),
+            measured=measure_run(read_measured(Path(attempt.logs)).values()),
         )
         for attempt in summary.attempts
     )

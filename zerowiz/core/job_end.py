@@ -4,18 +4,17 @@ import hashlib
 import json
 import re
 import signal
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import cast
 
 from msgspec import Struct, structs
 
-from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate, evaluate_with
+from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Decision, decide
 from zerowiz.core.decision.job import Job, RanOut
 from zerowiz.core.launch.plan import ResumeFrom
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.speed.costs import (
     COSTS,
@@ -31,52 +30,14 @@ from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import decode, encode, replace
 
 
-class CountedMemory(StrEnum):
-    """Which memory of a rank is counted."""
-
-    ALLOCATED = "allocated"
-    """Of torch's allocator on the GPU: `torch.cuda.max_memory_allocated`."""
-    RESIDENT = "resident"
-    """Of the process on the host, Python and its libraries included: the CPU accelerator."""
-
-
 class PredictedFigures(Struct, frozen=True, kw_only=True):
     """What a plan says of one rank."""
 
-    memory: CountedMemory
     peak_bytes: int
-    outside_bytes: int | None = None
-    """Of a process: the part of the peak that Python and its libraries are assumed to take."""
+    """Of torch's allocator; of a CPU rank, without Python and its libraries."""
     step_seconds: float | None = None
     low_step_seconds: float | None = None
     high_step_seconds: float | None = None
-    accumulation_steps: int | None = None
-    """Micro-batches of a planned step; None in a record of an older version."""
-    one_micro_batch_seconds: float | None = None
-    """Of a step with a single micro-batch; the rest grows with their number."""
-
-    def with_outside(self, measured_bytes: int | None) -> "PredictedFigures":
-        """The prediction with what Python and its libraries really took; as it is if unknown."""
-        if measured_bytes is None or self.outside_bytes is None:
-            return self
-        peak_bytes = self.peak_bytes - self.outside_bytes + measured_bytes
-        return replace(self, peak_bytes=peak_bytes, outside_bytes=measured_bytes)
-
-    def of_micro_batches(self, count: int | None) -> "PredictedFigures":
-        """The prediction for a step of fewer micro-batches; as it is where none are missing."""
-        planned, single, whole = (
-            self.accumulation_steps,
-            self.one_micro_batch_seconds,
-            self.step_seconds,
-        )
-        if not count or planned is None or single is None or not whole or count >= planned:
-            return self
-        seconds = single + (whole - single) * (count - 1) / (planned - 1)
-        low, high = (
-            None if bound is None else bound * seconds / whole
-            for bound in (self.low_step_seconds, self.high_step_seconds)
-        )
-        return replace(self, step_seconds=seconds, low_step_seconds=low, high_step_seconds=high)
 
 
 class MeasuredFigures(Struct, frozen=True, kw_only=True):
@@ -85,13 +46,11 @@ class MeasuredFigures(Struct, frozen=True, kw_only=True):
     ranks: int
     """How many reported; with a folder on each node, those of this node."""
     peak_bytes: int | None
-    """Of the rank that held most."""
+    """Of the rank that held most, as of PredictedFigures."""
     step_seconds: float | None
     """Of the slowest rank, once steps take equally long; None after too few."""
     outside_bytes: int | None = None
-    """Of the process of that rank, when its engine was built: all but the model. None on GPUs."""
-    micro_batches: int | None = None
-    """Of those steps; None where nobody counted them."""
+    """What else that rank's process held when its engine was built; None on GPUs."""
 
 
 def error_of(predicted: float | None, measured: float | None) -> float | None:
@@ -624,28 +583,18 @@ def encode_summary(summary: RunSummary) -> dict[str, object]:
 # It is the same decision as before, with one more fact: what ran out of memory does not fit.
 
 
-def remember(decision: Decision, strategy: Strategy, memory: MemoryKind) -> RanOut | None:
-    """The fact that an attempt ran out of memory; None where the size of that is not known.
-
-    Args:
-        decision: The decision that the run was started by.
-        strategy: The strategy that it ran with.
-        memory: The memory that was too small.
-    """
-    job = decision.job
-    on_gpu = memory is MemoryKind.GPU
-    room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
-    if room_bytes is None:
-        return None
-    return RanOut(strategy=strategy.name, memory=memory)
-
-
-def decide_again(decision: Decision, seen: RanOut) -> Decision:
+def decide_again(decision: Decision, strategy: Strategy, memory: MemoryKind) -> Decision:
     """Decide again: the strategy that ran out of memory, and those that need as much, do not fit.
 
     The step and the batch stay the same. A stage that a person asked for was the one to begin with,
     so it constrains the new decision no longer.
+
+    Args:
+        decision: The decision that the attempt was started by.
+        strategy: The strategy that it ran with.
+        memory: The memory that was too small.
     """
+    seen = RanOut(strategy=strategy.name, memory=memory)
     job = replace(decision.job, ran_out=(*decision.job.ran_out, seen))
     constraints = replace(decision.constraints, stage=None, force=False)
     return decide(job, constraints)
@@ -719,79 +668,38 @@ def samples_of(report: Mapping[str, object]) -> Sequence[float]:
 
 # Figures of a launched job: its prediction, and what its ranks report while they train.
 
-_KEYS: Mapping[CountedMemory, str] = {
-    CountedMemory.ALLOCATED: "peak_bytes",
-    CountedMemory.RESIDENT: "host_peak_rss_bytes",
-}
 
-
-def predict_run(job: Job, planned: StrategyEstimate, accelerator: Accelerator) -> PredictedFigures:
+def predict_run(planned: StrategyEstimate) -> PredictedFigures:
     """What is compared of a plan with the job that it started.
 
     Args:
-        job: What was planned.
         planned: The strategy that runs.
-        accelerator: Where.
     """
-    on_cpu = accelerator is Accelerator.CPU
     step = planned.step_time
-    single = replace(job, workload=replace(job.workload, accumulation_steps=1))
-    step_time = evaluate_with(single, planned.strategy, planned.buffers).step_time
     return PredictedFigures(
-        memory=CountedMemory.RESIDENT if on_cpu else CountedMemory.ALLOCATED,
-        peak_bytes=planned.device_bytes if on_cpu else planned.estimate.peak_bytes,
-        outside_bytes=planned.device_bytes - planned.estimate.peak_bytes if on_cpu else None,
+        peak_bytes=planned.estimate.peak_bytes,
         step_seconds=None if step is None else step.expected_seconds,
         low_step_seconds=None if step is None else step.low_seconds,
         high_step_seconds=None if step is None else step.high_seconds,
-        accumulation_steps=job.workload.accumulation_steps,
-        one_micro_batch_seconds=None if step_time is None else step_time.expected_seconds,
     )
 
 
-def measure_run(
-    reports: Collection[Mapping[str, object]], memory: CountedMemory
-) -> MeasuredFigures | None:
+def measure_run(reports: Collection[Mapping[str, object]]) -> MeasuredFigures | None:
     """What the ranks have reported; None where none of them took a step.
 
     Args:
         reports: Of each rank that said something.
-        memory: Which memory counts.
     """
     if not reports:
         return None
-    most = max(reports, key=lambda report: _recorded_peak_bytes(report, memory) or 0)
-    counts = Counter(count for report in reports for count in _micro_batches(report) if count)
-    # Of most steps, the larger number of two that are as frequent.
-    micro_batches = max(counts, key=lambda count: (counts[count], count), default=None)
-    steps = [steady_step([_with_micro_batches(report, micro_batches)]) for report in reports]
+    most = max(reports, key=lambda report: cast("int", report["peak_bytes"]))
+    steps = [steady_step([samples_of(report)]) for report in reports]
     return MeasuredFigures(
         ranks=len(reports),
-        peak_bytes=_recorded_peak_bytes(most, memory),
+        peak_bytes=cast("int", most["peak_bytes"]),
         outside_bytes=cast("int | None", most.get("outside_bytes")),
         step_seconds=max((step.seconds for step in steps if step is not None), default=None),
-        micro_batches=micro_batches,
     )
-
-
-def _recorded_peak_bytes(report: Mapping[str, object], memory: CountedMemory) -> int | None:
-    return cast("int | None", report.get(_KEYS[memory]))
-
-
-def _micro_batches(report: Mapping[str, object]) -> Sequence[int]:
-    return cast("Sequence[int]", report.get("timed_micro_batches") or ())
-
-
-def _with_micro_batches(report: Mapping[str, object], count: int | None) -> Sequence[float]:
-    """The seconds of the steps with so many micro-batches; of all where they were not counted."""
-    samples, counted = samples_of(report), _micro_batches(report)
-    if count is None or len(counted) != len(samples):
-        return samples
-    return [
-        seconds
-        for seconds, micro_batches in zip(samples, counted, strict=True)
-        if micro_batches == count
-    ]
 
 
 # Hold what a measured run took against its plan, and keep it for later plans of the machine.
@@ -837,7 +745,7 @@ class ScriptMeasurement(Struct, frozen=True, kw_only=True):
     @property
     def peak_bytes(self) -> tuple[int | None, int | None]:
         """Of the rank that held most, predicted and measured."""
-        peaks = [peak for rank in self.ranks if (peak := _measured_peak_bytes(rank))]
+        peaks = [cast("int", rank["peak_bytes"]) for rank in self.ranks if rank]
         measured = max(peaks) if len(peaks) == len(self.ranks) else None
         # It ends with its steps, before it evaluates.
         return self.planned.estimate.training_peak_bytes, measured
@@ -856,14 +764,6 @@ class ScriptMeasurement(Struct, frozen=True, kw_only=True):
     def measured(self) -> bool:
         """Whether the run says something: running out of memory does, failing does not."""
         return self.out_of_memory is not None or (self.end.status == 0 and self.steps > 0)
-
-
-def _measured_peak_bytes(rank: Mapping[str, object]) -> int | None:
-    """Of torch's allocator; of a CPU rank, its process without Python and its libraries."""
-    peak, outside = rank.get("peak_bytes"), rank.get("outside_bytes")
-    if peak is not None or outside is None:
-        return cast("int | None", peak)
-    return cast("int", rank["host_peak_rss_bytes"]) - cast("int", outside)
 
 
 def encode_script_run(run: ScriptMeasurement) -> dict[str, object]:

@@ -371,6 +371,7 @@ def supervise(
     watch: Watch,
     received: Sequence[int] = (),
     notice: Callable[[str], None] = lambda _: None,
+    stdout: int | None = None,
 ) -> JobEnd:
     """Run the job to its end; none of its processes is left on this host then.
 
@@ -383,6 +384,7 @@ def supervise(
         watch: What is supervised.
         received: Signals that came before, of `noted_signals`; they count for this job too.
         notice: Hears what a person should know while the job runs.
+        stdout: The descriptor that the job writes its output to; None for that of this process.
 
     Raises:
         PreflightError: The command could not be started.
@@ -397,7 +399,7 @@ def supervise(
         watchdog(job_variable, folder, watch.grace_s) as pipe,
     ):
         unrelated = read_children(os.getpid())
-        launcher = _start(argv, {**environ, **watched_env(watch), **folder.memory_env()})
+        launcher = _start(argv, {**environ, **watched_env(watch), **folder.memory_env()}, stdout)
         tell(pipe, f"{launcher.pid}\n".encode())
         job = SupervisedJob(watch, folder, launcher, inbox, job_variable, unrelated, notice)
         try:
@@ -439,7 +441,9 @@ def _ignore_user_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+def _start(
+    argv: Sequence[str], environ: Mapping[str, str], stdout: int | None
+) -> "subprocess.Popen[bytes]":
     if PROGRESS_VARIABLE in environ:
         _say_start()
     try:
@@ -447,6 +451,7 @@ def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen
             argv,
             env=environ,
             stdin=subprocess.DEVNULL,
+            stdout=stdout,
             start_new_session=True,
             preexec_fn=_ignore_user_signals,  # noqa: PLW1509 - this process has no other thread
         )
@@ -550,8 +555,10 @@ def run_own_script(
     held = write_held(plan.files, force=force)
     measured = {STEPS_VARIABLE: str(steps)}
     try:
-        with _stdout_to_stderr(), _deadline(deadline_s):
-            return supervise(plan.argv, {**plan.environ(environ), **measured}, watch)
+        with _deadline(deadline_s):
+            return supervise(
+                plan.argv, {**plan.environ(environ), **measured}, watch, stdout=sys.stderr.fileno()
+            )
     finally:
         release(held)
         _drop_shared_memory(plan.master_port)
@@ -573,15 +580,3 @@ def _deadline(seconds: int) -> Iterator[None]:
             yield
         finally:
             signal.alarm(0)
-
-
-@contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)

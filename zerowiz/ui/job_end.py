@@ -10,7 +10,6 @@ from zerowiz.core.job_end import (
     AttemptRecord,
     AttemptSummary,
     Cause,
-    CountedMemory,
     JobEnd,
     MeasuredFigures,
     PredictedFigures,
@@ -116,11 +115,6 @@ def following(strategy: Strategy, resume: Resume, number: int, stream: TextIO) -
 
 # Show what a job was predicted to take beside what it took.
 
-_MEMORY: Mapping[CountedMemory, str] = {
-    CountedMemory.ALLOCATED: _("peak GPU memory"),
-    CountedMemory.RESIDENT: _("peak process memory"),
-}
-
 
 def last_lines(attempt: AttemptRecord, folder: str, stream: TextIO) -> None:
     """The end of a supervised launch; nothing where no step was measured.
@@ -185,39 +179,19 @@ def _title(attempt: AttemptSummary, script: str) -> str:
 
 
 def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextIO) -> None:
-    planned = predicted.accumulation_steps
-    outside = measured.outside_bytes
-    predicted = predicted.of_micro_batches(measured.micro_batches).with_outside(outside)
     peaks = (predicted.peak_bytes, measured.peak_bytes)
     steps = (predicted.step_seconds, measured.step_seconds)
     rows = [
-        (_MEMORY[predicted.memory], *map(_gib, peaks), percent(error_of(*peaks))),
+        (_("peak memory"), *map(_gib, peaks), percent(error_of(*peaks))),
         (_("time of a step"), *map(_time, steps), percent(error_of(*steps))),
     ]
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
-    if predicted.memory is CountedMemory.RESIDENT:
-        sentence = (
-            _(ROUGH_ON_CPU)
-            if outside is None
-            else _(
-                "Both figures include {size} of Python and its libraries, as measured; the rest"
-                " of a CPU rank is predicted only roughly",
-                size=_gib(outside),
-            )
-        )
-        say(stream, sentence)
+    if measured.outside_bytes is not None:
+        say(stream, _(ROUGH_ON_CPU))
     low, high = predicted.low_step_seconds, predicted.high_step_seconds
     if low is not None and high is not None:
         bounds = _("{low} to {high}", low=seconds(low), high=seconds(high))
         say(stream, _("The predicted interval of a step is {bounds} s", bounds=bounds))
-    if planned is not None and measured.micro_batches and measured.micro_batches < planned:
-        text = _(
-            "Each step had {count} of {planned} micro-batches, because the data set is "
-            "smaller than the global batch; the prediction is for {count}",
-            count=measured.micro_batches,
-            planned=planned,
-        )
-        say(stream, text)
     if measured.step_seconds is None:
         say(stream, _("A step time needs four optimizer steps; this attempt took fewer"))
 

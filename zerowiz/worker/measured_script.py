@@ -66,9 +66,8 @@ class StepCounter:
         self._count = 0
         self._report_at = 0.0
         self._outside_bytes: int | None = None
-        self._backwards: dict[int, int] = {}
-        self._moments: deque[tuple[Any, int]] = deque(maxlen=_KEPT_STEPS)
-        self._seconds: deque[tuple[float, int]] = deque(maxlen=_KEPT_STEPS)
+        self._moments: deque[Any] = deque(maxlen=_KEPT_STEPS)
+        self._seconds: deque[float] = deque(maxlen=_KEPT_STEPS)
 
     def note_model(self, model: Any) -> None:  # noqa: ANN401 - untyped library
         """The first engine is about to be built of this model: what the process holds beside it."""
@@ -81,13 +80,8 @@ class StepCounter:
         if self._first_steps is not None:
             self._first_steps.waits_for = what
 
-    def count_backward(self, engine: Any) -> None:  # noqa: ANN401 - untyped library
-        """A micro-batch of this engine's next optimizer step."""
-        self._backwards[id(engine)] = self._backwards.get(id(engine), 0) + 1
-
     def count(self, engine: Any) -> None:  # noqa: ANN401 - untyped library
         """An optimizer step of this engine has been queued."""
-        micro_batches = self._backwards.pop(id(engine), 0)
         if self._engine is None:
             self._engine = engine
             if self._path is not None:
@@ -96,7 +90,7 @@ class StepCounter:
         if engine is not self._engine:
             return
         self._count += 1
-        self._moments.append((self._now(), micro_batches))
+        self._moments.append(self._now())
         if self._first_steps is not None:
             self._tell()
         if self._steps is not None and self._count >= self._steps:
@@ -111,16 +105,17 @@ class StepCounter:
         if self._count == 1:
             self._first_steps.end()
         elif self._count >= _SHOWN_STEP and self._seconds:
-            self._first_steps.show(self._count, self._seconds[-1][0], self._peak_bytes)
+            self._first_steps.show(self._count, self._seconds[-1], self._peak_bytes)
             self._first_steps = None
 
     @property
     def _peak_bytes(self) -> int:
+        """Of torch's allocator; of a CPU rank, without Python and its libraries."""
         import torch  # noqa: PLC0415 - the script has loaded it
 
         if self._on_gpu:
             return int(torch.cuda.max_memory_allocated())
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_resident_bytes() - (self._outside_bytes or 0)
 
     def _report_last(self) -> None:
         """Report once more when Python ends."""
@@ -143,11 +138,11 @@ class StepCounter:
     def _read_moments(self) -> None:
         """Read what has come so far, without waiting for the GPU."""
         while len(self._moments) > 1:
-            (start, _), (end, micro_batches) = self._moments[0], self._moments[1]
+            start, end = self._moments[0], self._moments[1]
             if self._on_gpu and not end.query():
                 return
             seconds = start.elapsed_time(end) / 1000 if self._on_gpu else end - start
-            self._seconds.append((round(seconds, 6), micro_batches))
+            self._seconds.append(round(seconds, 6))
             self._moments.popleft()
 
     def _report(self) -> None:
@@ -160,14 +155,13 @@ class StepCounter:
         engine = self._engine
         content = {
             "steps": self._count,
-            "timed_step_seconds": [seconds for seconds, _ in self._seconds],
-            "timed_micro_batches": [micro_batches for _, micro_batches in self._seconds],
-            "peak_bytes": self._peak_bytes if self._on_gpu else None,
+            "timed_step_seconds": [*self._seconds],
+            "peak_bytes": self._peak_bytes,
             "allocator_retries": torch.cuda.memory_stats()["num_alloc_retries"]
             if self._on_gpu
             else None,
             "outside_bytes": None if self._on_gpu else self._outside_bytes,
-            "host_peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "host_peak_rss_bytes": peak_resident_bytes(),
             "stage": engine.zero_optimization_stage(),
             "micro_batch": engine.train_micro_batch_size_per_gpu(),
             "accumulation_steps": engine.gradient_accumulation_steps(),
@@ -193,6 +187,11 @@ class StepCounter:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def peak_resident_bytes() -> int:
+    """The most memory that was resident (getrusage(2): in KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def resident_bytes() -> int:
@@ -239,7 +238,6 @@ class EngineHook(MetaPathFinder):
             engine = module.DeepSpeedEngine
             engine.__init__ = noted(engine.__init__, self._counter)
             engine.step = counted(engine.step, self._counter)
-            engine.backward = counted_backward(engine.backward, self._counter)
 
         loader.exec_module = exec_module
 
@@ -318,18 +316,6 @@ def counted(step: Callable[..., Any], counter: StepCounter) -> Callable[..., Any
             # A full disk, say, is no reason to end a training.
             with suppress(Exception):
                 counter.count(engine)
-        return result
-
-    return counting
-
-
-def counted_backward(backward: Callable[..., Any], counter: StepCounter) -> Callable[..., Any]:
-    """The engine's `backward`, which also counts: Accelerate calls `step` once a step alone."""
-
-    @wraps(backward)
-    def counting(engine: Any, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - untyped library
-        result = backward(engine, *args, **named)
-        counter.count_backward(engine)
         return result
 
     return counting

@@ -14,7 +14,6 @@ from zerowiz.core.decision.job import (
     Job,
     Pair,
     PairedSetting,
-    RanOut,
     accumulation_of,
     bf16_emulated,
     find_never_together,
@@ -23,7 +22,7 @@ from zerowiz.core.decision.job import (
 )
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.uncertainty import Assumption
-from zerowiz.core.job_end import Cause, decide_again, memory_of, remember
+from zerowiz.core.job_end import Cause, decide_again, memory_of
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Accelerator, Gpu, Host, Machine, MachineSource
 from zerowiz.core.memory.allocations import MemoryKind
@@ -132,12 +131,6 @@ JOB = Job(
 )
 
 
-def died(decision: Decision, strategy: Strategy, memory: MemoryKind = MemoryKind.GPU) -> RanOut:
-    seen = remember(decision, strategy, memory)
-    assert seen is not None
-    return seen
-
-
 def chosen(decision: Decision) -> str | None:
     return None if decision.chosen is None else decision.chosen.strategy.name
 
@@ -146,7 +139,7 @@ def test_the_decision_goes_one_strategy_up_each_time_and_then_ends() -> None:
     decision = decide(JOB, Constraints())
     taken = [chosen(decision)]
     while decision.chosen is not None:
-        decision = decide_again(decision, died(decision, decision.chosen.strategy))
+        decision = decide_again(decision, decision.chosen.strategy, MemoryKind.GPU)
         taken.append(chosen(decision))
     places = [
         [s.name for s in FLOWCHART_STRATEGIES].index(name) for name in taken if name is not None
@@ -158,7 +151,7 @@ def test_the_decision_goes_one_strategy_up_each_time_and_then_ends() -> None:
 
 def test_a_strategy_that_spares_nothing_more_does_not_fit_either() -> None:
     decision = decide(JOB, Constraints(stage=2))
-    again = decide_again(decision, died(decision, ZERO2))
+    again = decide_again(decision, ZERO2, MemoryKind.GPU)
     assert {"ddp", "zero1", "zero2"} == {
         one.strategy.name for one in again.evaluated if one.ran_out
     }
@@ -181,21 +174,15 @@ def test_what_was_asked_for_stays(
 ) -> None:
     decision = decide(JOB, constraints)
     for strategy in died_of:
-        decision = decide_again(decision, died(decision, strategy))
+        decision = decide_again(decision, strategy, MemoryKind.GPU)
     assert expected == chosen(decision)
 
 
 def test_after_the_host_was_too_small_a_strategy_that_builds_less_there_is_taken() -> None:
     decision = decide(JOB, Constraints(offload=OffloadChoice.AUTO))
-    again = decide_again(decision, died(decision, ZERO2_OFFLOAD, MemoryKind.HOST))
+    again = decide_again(decision, ZERO2_OFFLOAD, MemoryKind.HOST)
     assert again.of(ZERO3).ran_out is None
     assert again.of(ZERO2_OFFLOAD).ran_out is not None
-
-
-def test_nothing_is_learned_where_nobody_knows_how_much_room_there_was() -> None:
-    unknown = replace(FOUR, gpus=tuple(replace(gpu, free_bytes=None) for gpu in FOUR.gpus))
-    decision = decide(replace(JOB, machine=unknown), Constraints(stage=2, force=True))
-    assert remember(decision, ZERO2, MemoryKind.GPU) is None
 
 
 @pytest.mark.parametrize("cause", Cause)

@@ -27,7 +27,6 @@ from zerowiz.core.job_end import (
     measure_run,
     memory_of,
     predict_run,
-    remember,
     render_record,
 )
 from zerowiz.core.launch.plan import (
@@ -218,8 +217,7 @@ def plan_launch(
     programs = find_programs(os.environ)
     env = launch_env(machine, programs, os.environ, delivery.env)
     if run.is_seen:
-        job = plan.resolved.job
-        planned = predict_run(job, plan.decision.of(strategy), machine.accelerator)
+        planned = predict_run(plan.decision.of(strategy))
         env[PROGRESS_VARIABLE] = f"{planned.peak_bytes}:{planned.step_seconds or ''}"
     offloads = strategy.offload is not Offload.NONE
     command = launcher_command(run, number, machine, programs, env, offloads=offloads)
@@ -617,13 +615,7 @@ def escalate(
         ZerowizError: No strategy is left that fits, or its config cannot reach the script, or would
             replace one that somebody changed.
     """
-    seen = remember(start.plan.decision, start.strategy, memory)
-    if seen is None:
-        raise ZerowizError(
-            "zerowiz does not try again: the free memory is unknown",
-            "set it: `--memory-budget 30GiB`",
-        )
-    decision = decide_again(start.plan.decision, seen)
+    decision = decide_again(start.plan.decision, start.strategy, memory)
     plan = replace(
         start.plan,
         resolved=replace(start.plan.resolved, job=decision.job, constraints=decision.constraints),
@@ -652,7 +644,7 @@ def escalate(
         strategy=strategy,
         launch_plan=launch_plan,
         resume=resume,
-        why=f"{seen.strategy} ran out of memory; {reasons}",
+        why=f"{start.strategy.name} ran out of memory; {reasons}",
     )
 
 
@@ -704,8 +696,7 @@ def run_attempts(start: Start, reporter: LaunchReporter, publish: Publish | None
                 reporter.event,
             )
             release(held)
-            reports = read_measured(watch.folder).values()
-            measured = measure_run(reports, attempt.predicted.memory)
+            measured = measure_run(read_measured(watch.folder).values())
             attempt = replace(attempt, ended_at=_now(), end=end, measured=measured)
             record = replace(record, attempts=(*record.attempts[:-1], attempt))
             if end.status != 0:
@@ -764,8 +755,6 @@ def _update(record: RunRecord, plan: Plan, reporter: LaunchReporter) -> None:
 def _attempt(start: Start, logs: Path) -> AttemptRecord:
     plan = start.plan
     path = config_file(plan.options, start.strategy)
-    job = plan.decision.job
-    accelerator = job.machine.accelerator
     return AttemptRecord(
         strategy=start.strategy.name,
         why=start.why,
@@ -777,7 +766,7 @@ def _attempt(start: Start, logs: Path) -> AttemptRecord:
         resume_from=start.resume.resume_from,
         resume_path=start.resume.path,
         started_at=_now(),
-        predicted=predict_run(job, plan.decision.of(start.strategy), accelerator),
+        predicted=predict_run(plan.decision.of(start.strategy)),
     )
 
 
