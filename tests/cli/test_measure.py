@@ -269,12 +269,15 @@ def test_the_fullest_and_the_slowest_rank_count() -> None:
 def test_of_a_cpu_rank_the_figure_is_said_to_be_rough(capsys: pytest.CaptureFixture[str]) -> None:
     script_run(ran(*[rank(1, 1, 1) | {"outside_bytes": 2**30}] * 2), sys.stdout)
     shown = capsys.readouterr().out
-    assert "The memory of CPU ranks is predicted only roughly" in shown
+    assert (
+        "The memory of CPU ranks, here without Python and its libraries, is predicted only roughly"
+        in shown
+    )
 
 
 def test_what_no_rank_or_only_one_knows_is_not_measured() -> None:
     assert ran(rank(1, 1, 1), {}).peak_bytes[1] is None
-    assert ran(rank(1, 1, 1), {}).steady is None
+    assert ran(rank(1, 1, 1), {}).step_seconds[1] is None
     assert not ran({}, {}).measured
 
 

@@ -76,7 +76,7 @@ TIMES = dict.fromkeys(("step_seconds", "low_step_seconds", "high_step_seconds"))
             {"step_seconds": None, "outside_bytes": GIB},
             [
                 "peak memory 30.00 GiB 32.00 GiB -6.2 % time of a step ? ? ",
-                "The memory of CPU ranks is predicted only roughly",
+                "The memory of CPU ranks, here without Python and its libraries, is predicted only roughly",
                 "A step time needs four optimizer steps; this attempt took fewer",
             ],
             "The predicted interval",

@@ -441,7 +441,7 @@ def test_one_of_many_nodes_whose_launcher_fails_ends_the_ranks_of_the_others(
     folder = tmp_path / "attempt"
     watch = Watch(folder=folder, ranks=2, local_ranks=(1,), grace_s=1.0)
     script = f"import os; supervise(('sh', '-c', 'exit 4'), os.environ, {watch!r})"
-    prelude = "from pathlib import *; from zerowiz.emit.job import Watch, supervise; "
+    prelude = "from math import inf; from pathlib import *; from zerowiz.emit.job import Watch, supervise; "
     subprocess.run([sys.executable, "-c", prelude + script], check=True, timeout=60)
     assert "end\n" == (folder / "orders").read_text()
 

@@ -3,6 +3,7 @@
 `measure.py` runs them on real ranks, each in a process of its own. A row can be run again.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import cast
@@ -13,7 +14,7 @@ from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.own_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
-from zerowiz.core.job_end import SteadyStep, samples_of, steady_step
+from zerowiz.core.job_end import samples_of, steady_step
 from zerowiz.core.machine.types import (
     Accelerator,
     Machine,
@@ -116,9 +117,11 @@ def stepper_for(optimizer: Optimizer, offload: Offload) -> OptimizerKernel:
 _TIMED_SECONDS = 5.0
 
 
-def spread_fraction(step: SteadyStep) -> float:
-    """How far the steps lie apart, of the median."""
-    return (step.high_seconds - step.low_seconds) / step.seconds
+def spread_fraction(samples_by_rank: Sequence[Sequence[float]]) -> float:
+    """How far the steps of the slowest rank after the first third lie apart, of their median."""
+    later = [samples[len(samples) // 3 :] for samples in samples_by_rank]
+    slowest = max(later, key=statistics.median)
+    return (max(slowest) - min(slowest)) / statistics.median(slowest)
 
 
 def count_timed_steps(least: int, most: int, step_seconds: float) -> int:
@@ -553,12 +556,13 @@ def _memory(first: Report, ends: Sequence[TrialEnd], *, ok: bool) -> dict[str, o
 def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
     """What the steps took that ran freely, on every rank, and the host's share of it."""
     names = ("timed_step_seconds", "timed_peak_bytes", "timed_allocator_retries")
-    steady = steady_step([samples_of(end.report) for end in ends])
+    samples = [samples_of(end.report) for end in ends]
+    steady = steady_step(samples)
     seconds = [end.seconds for end in ends if end.seconds is not None]
     return {
         **{key: first.get(key) for key in names},
-        "steady_step_seconds": None if steady is None else steady.seconds,
-        "steady_step_spread": None if steady is None else round(spread_fraction(steady), 4),
+        "steady_step_seconds": steady,
+        "steady_step_spread": None if steady is None else round(spread_fraction(samples), 4),
         "rank_times": [
             {"rank": end.rank, **{key: end.report.get(key) for key in names}} for end in ends
         ],
@@ -630,7 +634,7 @@ def measured_phases(row: Report) -> dict[str, int | None]:
     return {name: readings[name]["peak_bytes"] if name in readings else None for name in PHASES}
 
 
-def measured_step(row: Report) -> SteadyStep | None:
+def measured_step(row: Report) -> float | None:
     """The steady step of the row; None for a row that was made before steps ran freely."""
     ranks = cast("Sequence[Report]", row.get("rank_times") or ())
     return steady_step([samples_of(rank) for rank in ranks])

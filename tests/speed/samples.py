@@ -96,7 +96,7 @@ def _phased_seconds(row: Row) -> float | None:
 def _seconds(row: Row) -> tuple[float, bool] | None:
     timed = measured_step(row)
     if timed is not None and not row.get("timed_allocator_retries"):
-        return timed.seconds, True
+        return timed, True
     phased = None if timed else _phased_seconds(row)
     return None if phased is None else (phased, False)
 

@@ -255,9 +255,8 @@ def measure_script(
         watch = replace(start.run, folder=Path(name)).watch(1, ranks)
         end = run_own_script(
             start.launch_plan,
-            watch,
+            replace(watch, deadline_s=deadline_s),
             steps,
-            deadline_s,
             os.environ,
             force=start.plan.options.force,
         )

@@ -624,41 +624,23 @@ _LEAST_STEPS = 3
 _SLOW_PART = 3
 
 
-class SteadyStep(Struct, frozen=True, kw_only=True):
-    """An optimizer step once all steps take equally long."""
+def steady_step(samples_by_rank: Sequence[Sequence[float]]) -> float | None:
+    """The seconds of a steady step of the slowest rank: the median of those after the first third.
 
-    seconds: float
-    """The median of the steps after the first third."""
-    low_seconds: float
-    """The shortest of these."""
-    high_seconds: float
-    """The longest of them."""
-    steps: int
-    """How many they are."""
-
-
-def steady_step(samples_by_rank: Sequence[Sequence[float]]) -> SteadyStep | None:
-    """The steady step of the slowest rank; None where some rank took fewer than three.
+    None where some rank took fewer than three.
 
     Args:
         samples_by_rank: The seconds of every step that ran freely, in order.
 
     Example:
         >>> steady_step([[0.9, 0.5, 0.3, 0.2, 0.4, 0.3]])
-        SteadyStep(seconds=0.3, low_seconds=0.2, high_seconds=0.4, steps=4)
+        0.3
     """
     from statistics import median  # noqa: PLC0415 - only a measured run needs it
 
     if not samples_by_rank or any(len(sample) < _LEAST_STEPS for sample in samples_by_rank):
         return None
-    later = [samples[len(samples) // _SLOW_PART :] for samples in samples_by_rank]
-    slowest = max(later, key=median)
-    return SteadyStep(
-        seconds=median(slowest),
-        low_seconds=min(slowest),
-        high_seconds=max(slowest),
-        steps=len(slowest),
-    )
+    return max(median(samples[len(samples) // _SLOW_PART :]) for samples in samples_by_rank)
 
 
 def samples_of(report: Mapping[str, object]) -> Sequence[float]:
@@ -698,7 +680,7 @@ def measure_run(reports: Collection[Mapping[str, object]]) -> MeasuredFigures | 
         ranks=len(reports),
         peak_bytes=cast("int", most["peak_bytes"]),
         outside_bytes=cast("int | None", most.get("outside_bytes")),
-        step_seconds=max((step.seconds for step in steps if step is not None), default=None),
+        step_seconds=max((step for step in steps if step is not None), default=None),
     )
 
 
@@ -729,18 +711,10 @@ class ScriptMeasurement(Struct, frozen=True, kw_only=True):
         return [samples_of(rank) for rank in self.ranks]
 
     @property
-    def steady(self) -> SteadyStep | None:
-        """The time of a step: with whatever the script does between two of them."""
-        return steady_step(self.samples)
-
-    @property
     def step_seconds(self) -> tuple[float | None, float | None]:
-        """Of a step, predicted and measured."""
-        planned, steady = self.planned.step_time, self.steady
-        return (
-            None if planned is None else planned.expected_seconds,
-            None if steady is None else steady.seconds,
-        )
+        """Of a step, predicted and measured: with whatever the script does between two of them."""
+        planned = self.planned.step_time
+        return None if planned is None else planned.expected_seconds, steady_step(self.samples)
 
     @property
     def peak_bytes(self) -> tuple[int | None, int | None]:
@@ -882,9 +856,9 @@ def keep_run(
         formulas: Those that predict it.
         before: What is kept of the machine: its host's speed is the mean of all readings.
     """
-    step = run.steady
+    step_seconds = run.step_seconds[1]
     retried = any(rank.get("allocator_retries") for rank in run.ranks)
-    if run.end.status != 0 or step is None or retried:
+    if run.end.status != 0 or step_seconds is None or retried:
         return None
     strategy, read = run.planned.strategy, job.machine.host.python_call_seconds
     host = replace(job.machine.host, python_call_seconds=before.mean_call_seconds(read))
@@ -908,7 +882,7 @@ def keep_run(
         setting=json.loads(json.dumps(encode(said))),
         strategy=strategy.name,
         formulas=formulas,
-        measured_seconds=step.seconds,
+        measured_seconds=step_seconds,
         predicted_seconds=terms,
         python_call_seconds=read,
     )

@@ -84,6 +84,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     """For ranks to save and end, until they are killed."""
     stopped_s: float = 25.0
     """How long a process may stand still until that is said."""
+    deadline_s: float = float("inf")
+    """After which it is asked to end."""
     silent_s: float = 120.0
     """How long all ranks may take no step and write no line until that is said."""
     hosts: tuple[str, ...] = ()
@@ -133,6 +135,7 @@ class SupervisedJob:
         self.killed_at: dict[int, float] = {}
         self.gone_at: dict[int, float] = {}
         self.kill_at = float("inf")
+        self.deadline_at = time.monotonic() + watch.deadline_s
 
     def follow(self) -> None:
         """Pass on signals and watch the ranks until the job is over, or the grace period is."""
@@ -142,6 +145,9 @@ class SupervisedJob:
             )
             # Before the files are read: a rank that ends of a signal has not failed by itself.
             self.receive()
+            if time.monotonic() > self.deadline_at:
+                self.deadline_at = float("inf")
+                self.stop(signal.SIGTERM)
             # It is not reaped, so no other process gets its pid.
             options = os.WEXITED | os.WNOHANG | os.WNOWAIT
             is_gone = os.waitid(os.P_PID, self.launcher.pid, options) is not None
@@ -456,10 +462,14 @@ def _start(
             preexec_fn=_ignore_user_signals,  # noqa: PLW1509 - this process has no other thread
         )
     except OSError as error:
-        raise PreflightError(
-            f"cannot start `{argv[0]}`: {error.strerror}",
-            "see what the launch needs: `zerowiz doctor SCRIPT`",
-        ) from error
+        raise _cannot_start(argv, error) from error
+
+
+def _cannot_start(argv: Sequence[str], error: OSError) -> PreflightError:
+    return PreflightError(
+        f"cannot start `{argv[0]}`: {error.strerror}",
+        "see what the launch needs: `zerowiz doctor SCRIPT`",
+    )
 
 
 def _say_start() -> None:
@@ -506,7 +516,6 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
     write_held(plan.files, force=force)
     sys.stdout.flush()
     sys.stderr.flush()
-    program, *_rest = plan.argv
     if PROGRESS_VARIABLE in plan.env:
         # Ctrl-C reaches the ranks, and ends them: of the launcher it would only make a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -514,12 +523,9 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
         if not os.fork():
             _await_ctrl_c(os.getppid())
     try:
-        os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
+        os.execvpe(plan.argv[0], plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
     except OSError as error:
-        raise PreflightError(
-            f"cannot start `{program}`: {error.strerror}",
-            "see what the launch needs: `zerowiz doctor SCRIPT`",
-        ) from error
+        raise _cannot_start(plan.argv, error) from error
 
 
 # Run a script for some optimizer steps, under the launcher that a launch starts.
@@ -532,7 +538,6 @@ def run_own_script(
     plan: LaunchPlan,
     watch: Watch,
     steps: int,
-    deadline_s: int,
     environ: Mapping[str, str],
     *,
     force: bool = False,
@@ -545,7 +550,6 @@ def run_own_script(
         plan: The launch.
         watch: What is supervised; in its folder the ranks report.
         steps: After which the ranks end.
-        deadline_s: After it, the job is asked to end.
         environ: The caller's environment.
         force: Whether files that somebody changed are overwritten.
 
@@ -555,10 +559,9 @@ def run_own_script(
     held = write_held(plan.files, force=force)
     measured = {STEPS_VARIABLE: str(steps)}
     try:
-        with _deadline(deadline_s):
-            return supervise(
-                plan.argv, {**plan.environ(environ), **measured}, watch, stdout=sys.stderr.fileno()
-            )
+        return supervise(
+            plan.argv, {**plan.environ(environ), **measured}, watch, stdout=sys.stderr.fileno()
+        )
     finally:
         release(held)
         _drop_shared_memory(plan.master_port)
@@ -569,14 +572,3 @@ def _drop_shared_memory(port: int | None) -> None:
     pattern = f"deepspeed_allreduce_buffer_{os.getuid()}_*_{port}_*"
     for buffer in Path("/dev/shm").glob(pattern):  # noqa: S108 - DeepSpeed's own place
         buffer.unlink(missing_ok=True)
-
-
-@contextmanager
-def _deadline(seconds: int) -> Iterator[None]:
-    pid = os.getpid()
-    with handling([signal.SIGALRM], lambda _number, _frame: os.kill(pid, signal.SIGTERM)):
-        signal.alarm(seconds)
-        try:
-            yield
-        finally:
-            signal.alarm(0)

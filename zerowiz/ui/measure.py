@@ -7,7 +7,7 @@ from typing import TextIO
 from zerowiz.core.job_end import ScriptMeasurement, error_of
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.sentences import ROUGH_ON_CPU
-from zerowiz.ui.text import bare_gib, percent, say, seconds, show_rows
+from zerowiz.ui.text import bare_gib, percent, say, show_rows
 
 
 def _size(size_bytes: int | None) -> str:
@@ -26,8 +26,8 @@ def outcome(run: ScriptMeasurement) -> str:
 
 def ended(run: ScriptMeasurement, number: int, total: int) -> str:
     """One run of many, as it ends."""
-    step = run.steady
-    took = "" if step is None else _(", {seconds:.3g} s a step", seconds=step.seconds)
+    step = run.step_seconds[1]
+    took = "" if step is None else _(", {seconds:.3g} s a step", seconds=step)
     return _(
         "{number} of {total}: {id} {outcome}{took}",
         number=number,
@@ -62,8 +62,8 @@ def candidates(runs: Sequence[ScriptMeasurement], stream: TextIO) -> None:
 
 def _took(run: ScriptMeasurement) -> float:
     """What is not known stands last."""
-    step = run.steady
-    return inf if step is None else step.seconds
+    step = run.step_seconds[1]
+    return inf if step is None else step
 
 
 def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
@@ -80,15 +80,4 @@ def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
     for rank, each_step in enumerate(run.samples):
         took = listing(f"{value:.3g}" for value in each_step)
         say(stream, _("Rank {rank}   {each_step} s", rank=rank, each_step=took or "?"))
-    if (steady := run.steady) is not None:
-        say(
-            stream,
-            _(
-                "The last {steps} steps took {low_seconds} to {high_seconds} s, of which the median"
-                " counts",
-                steps=steady.steps,
-                low_seconds=seconds(steady.low_seconds),
-                high_seconds=seconds(steady.high_seconds),
-            ),
-        )
     candidates([run], stream)

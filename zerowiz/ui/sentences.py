@@ -123,8 +123,7 @@ def shape(model: Model) -> str:
 # Say how far off a predicted peak may be, what that rests on, and what would settle it.
 
 ROUGH_ON_CPU = N_(
-    "The memory of CPU ranks is predicted only roughly: a process also holds Python and its"
-    " libraries"
+    "The memory of CPU ranks, here without Python and its libraries, is predicted only roughly"
 )
 """What stands below a predicted and a measured memory of CPU ranks."""
 _SETTLED_BY: Mapping[SettledBy, str] = {

@@ -104,13 +104,7 @@ def _run_script(path: str) -> None:
     loader = SourceFileLoader("__main__", path)
     names = vars(sys.modules["__main__"])
     names.update(__file__=path, __loader__=loader, __builtins__=builtins)
-    try:
-        source = Path(path).read_bytes()
-    except OSError as error:
-        why = f"[Errno {error.errno}] {error.strerror}"
-        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: {why}\n")
-        sys.exit(2)
-    code = compile(source, path, "exec", dont_inherit=True)
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     exec(code, names)  # noqa: S102 - a person's own script
 
 

@@ -18,14 +18,14 @@ from zerowiz.app.options import Options
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.findings import Finding, found
 from zerowiz.core.preflight.builds import BEING_BUILT, COMPILES, NO_NINJA
-from zerowiz.core.preflight.hardware import MEMLOCK, NVME_FOLDER
+from zerowiz.core.preflight.hardware import NVME_FOLDER, SMALL_SHM
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.errors import PreflightError
 from zerowiz.probe.script.read_script import parse_script
 from zerowiz.ui.reporter import TerminalReporter
 
 ERROR = found(NVME_FOLDER, "`/nvme` is not a folder", "choose another")
-WARNING = found(MEMLOCK, "little may be locked", "ulimit -l unlimited")
+WARNING = found(SMALL_SHM, "little is free", "rm /dev/shm/x")
 
 
 def test_an_error_stops_a_launch_with_its_fixes_as_hints() -> None:

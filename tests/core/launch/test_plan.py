@@ -11,7 +11,6 @@ from zerowiz.core.launch.plan import (
     LaunchEnvironment,
     LaunchPlan,
     Programs,
-    launch_argv,
     launch_env,
     launcher_options,
     merge_env,
@@ -161,13 +160,6 @@ def test_ranks_with_cores_of_their_own_get_them_from_the_cores_that_are_allowed(
 def test_the_jobs_environment_is_the_callers_with_what_the_plan_says() -> None:
     plan = LaunchPlan(files=(), argv=("x",), env={"A": "1", "B": "2"}, unset=("C",))
     assert {"A": "1", "B": "2", "D": "4"} == plan.environ({"A": "0", "C": "3", "D": "4"})
-
-
-def test_launcher_options_stand_before_the_script_and_its_own_after_it() -> None:
-    include = ("--include", "localhost:0")
-    argv = launch_argv("/bin/deepspeed", include, 12345, ("t.py", "--lr", "--include"))
-    port = ("--master_port", "12345")
-    assert ("/bin/deepspeed", *include, *port, "t.py", "--lr", "--include") == argv
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(64, "16"), (6, "1"), (2, "1"), (None, None)])

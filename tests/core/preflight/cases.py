@@ -14,9 +14,6 @@ from zerowiz.core.machine.types import (
     Host,
     Machine,
     MachineSource,
-    Network,
-    NetworkKind,
-    Nic,
 )
 from zerowiz.core.memory.host import HostUse
 from zerowiz.core.memory.rank_sizes import StrategyRow
@@ -140,14 +137,6 @@ def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
     return replace(H200, host=host)
 
 
-def two_nodes(memlock_bytes: int | None, *nics: Nic) -> Machine:
-    host = replace(H200.host, memlock_bytes=memlock_bytes)
-    return replace(H200, nodes=2, host=host, network=Network(nics=nics))
-
-
-INFINIBAND = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND)
-
-
 PLAIN = Script(path="train.py")
 
 
@@ -205,10 +194,8 @@ def started_by(**fields: Any) -> PreflightInput:
     return given(PreflightFacts(installed=program))
 
 
-def script(
-    *imports: Import, shadowing: tuple[str, ...] = (), relative: Import | None = None
-) -> PreflightInput:
-    facts = Script(path="pkg/train.py", imports=imports, shadowing=shadowing, relative=relative)
+def script(*imports: Import, relative: Import | None = None) -> PreflightInput:
+    facts = Script(path="pkg/train.py", imports=imports, relative=relative)
     return given(PreflightFacts(installed=install(), script=facts))
 
 
@@ -491,7 +478,7 @@ def locked(lock: Lock) -> Extensions:
 
 
 def offloading(folder: Folder) -> PreflightInput:
-    facts = PreflightFacts(nvme=folder, locks_any_amount=True)
+    facts = PreflightFacts(nvme=folder)
     return given(facts, plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme"))
 
 
@@ -533,7 +520,6 @@ CASES = (
         script(Import(name="datasets", line=3)),
     ),
     case("relative-import", script(relative=Import(name=".data", line=3)), script()),
-    case("shadowed", script(shadowing=("torch.py",)), script()),
     case("package-missing", installed(lacks="torch"), installed(lacks="peft")),
     case("old-deepspeed", installed(deepspeed="0.19.7"), installed(deepspeed="0.19.8")),
     case(
@@ -619,11 +605,6 @@ CASES = (
         "small-shm",
         given(PreflightFacts(shm_free_bytes=100 * 2**20), None, CPU),
         given(PreflightFacts(shm_free_bytes=200 * 2**20), None, CPU),
-    ),
-    case(
-        "memlock",
-        given(None, None, two_nodes(8 * 2**20, INFINIBAND)),
-        given(None, None, two_nodes(8 * 2**20)),
     ),
     case("checkpoint-room", checkpoints(90 * 10**9), checkpoints(99 * 10**9)),
     case(

@@ -277,20 +277,6 @@ def test_what_is_imported_at_the_top_is_needed(
     assert expected == [(each.name, each.line) for each in seen.imports]
 
 
-def test_a_file_or_a_package_with_a_librarys_name_is_seen(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import torch\n")
-    (tmp_path / "torch.py").touch()
-    (tmp_path / "accelerate").mkdir()
-    (tmp_path / "accelerate" / "__init__.py").touch()
-    (tmp_path / "datasets").mkdir()
-    seen = read_script_text(script, script.parent)
-    assert (
-        str(tmp_path / "torch.py"),
-        str(tmp_path / "accelerate" / "__init__.py"),
-    ) == seen.shadowing
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

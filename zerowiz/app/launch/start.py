@@ -40,7 +40,6 @@ from zerowiz.core.launch.plan import (
     Resume,
     entry_options,
     hostfile_text,
-    launch_argv,
     launch_env,
     launcher_options,
     merge_env,
@@ -346,7 +345,7 @@ def make_launch_plan(
     options = (*command.options, *entry_options(entry, by_rank_program=by_rank_program))
     return LaunchPlan(
         files=(*command.files, *files),
-        argv=launch_argv(programs.deepspeed, options, port, launched),
+        argv=(programs.deepspeed, *options, "--master_port", str(port), *launched),
         env=command.env,
         unset=command.unset,
         notes=command.notes,

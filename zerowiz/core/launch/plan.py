@@ -357,20 +357,6 @@ def entry_options(entry: EntryPoint, *, by_rank_program: bool) -> tuple[str, ...
     return module if entry.takes_local_rank else (*module, "--no_local_rank")
 
 
-def launch_argv(
-    deepspeed: str, options: Sequence[str], master_port: int, words: Sequence[str]
-) -> tuple[str, ...]:
-    """The command of a job.
-
-    Args:
-        deepspeed: The path of `deepspeed`.
-        options: DeepSpeed's options, which stand before the script.
-        master_port: The port of torch's rendezvous.
-        words: The program that it takes as the script, and the arguments of that.
-    """
-    return (deepspeed, *options, "--master_port", str(master_port), *words)
-
-
 # Decide from where a restarted script resumes, and with which arguments.
 
 

@@ -186,14 +186,12 @@ def _places(inputs: PreflightInput) -> Iterator[_Need]:
     extensions = inputs.facts.extensions
     if extensions is None:
         return
-    folder, fixes = extensions.folder, ("export TORCH_EXTENSIONS_DIR=/tmp/torch_extensions",)
-    is_locked = extensions.writable is False
     yield (
         EXTENSIONS_FOLDER,
         _needed(inputs),
-        is_locked,
-        f"`{folder}` is not writable, where DeepSpeed builds",
-        fixes,
+        extensions.writable is False,
+        f"`{extensions.folder}` is not writable, where DeepSpeed builds",
+        ("export TORCH_EXTENSIONS_DIR=/tmp/torch_extensions",),
     )
 
 

@@ -222,15 +222,6 @@ IMPORT_MISSING = Rule(
     why="every rank fails at that line of the script",
     when="the script imports a package that is not installed, at its top and without `try`",
 )
-SHADOWED = Rule(
-    code="PF103",
-    name="shadowed",
-    severity=Severity.WARNING,
-    why=(
-        "Python looks in the script's folder first, so it imports the file instead of the library"
-    ),
-    when="a file next to the script has the name of a library: `torch.py`",
-)
 RELATIVE = Rule(
     code="PF111",
     name="relative-import",
@@ -258,12 +249,6 @@ def _imports(script: Script, installed: Installed) -> Iterator[Finding]:
                 f"`{script.relative.name}`"
             ),
             f"start it as a module from the folder above its package: `$module {package}.{stem}`",
-        )
-    for path in script.shadowing:
-        yield found(
-            SHADOWED,
-            f"`{path}` has the name of a library, and hides it",
-            f"rename it: `mv {shell.quote(path)} ...`",
         )
 
 

@@ -261,8 +261,6 @@ class Script(Struct, frozen=True, kw_only=True):
     path: str
     imports: tuple[Import, ...] = ()
     """The libraries that it imports at its top, without a condition."""
-    shadowing: tuple[str, ...] = ()
-    """Files in its folder that have a library's name."""
     relative: Import | None = None
     """The first import from its own package, where it is started by its path."""
 
@@ -280,8 +278,6 @@ class PreflightFacts(Struct, frozen=True, kw_only=True):
     checkpoints: Folder | None = None
     resumed: Resumed | None = None
     shm_free_bytes: int | None = None
-    locks_any_amount: bool | None = None
-    """Whether the limit on locked memory does not bind this process."""
 
     @property
     def torch(self) -> Torch | None:

@@ -245,9 +245,6 @@ _LIBRARIES = (
     *("torch", "deepspeed", "transformers", "accelerate", "trl", "peft", "bitsandbytes"),
     "setuptools",
 )
-# Linux, capabilities(7), CAP_IPC_LOCK: the process may lock any amount of memory.
-_CAN_LOCK = 1 << 14
-_CAPABILITIES = re.compile(r"^CapEff:\s+([0-9a-f]{1,32})$", re.MULTILINE)
 
 
 def read_facts(
@@ -281,7 +278,6 @@ def read_facts(
     names = (*_LIBRARIES, *(module.name for module in (text.imports if text else ())))
     installed = None if program is None else read_installed(program, environ, names)
     shm = files.space("dev/shm")
-    capabilities = _CAPABILITIES.search(files.text("proc/self/status") or "")
     return PreflightFacts(
         installed=installed,
         bad_releases=read_bad_releases(),
@@ -292,7 +288,6 @@ def read_facts(
         checkpoints=None if output_folder is None else _read_folder(output_folder),
         resumed=None if resumed_from is None else read_resumed(resumed_from),
         shm_free_bytes=None if shm is None else shm.free_bytes,
-        locks_any_amount=capabilities and bool(int(capabilities[1], 16) & _CAN_LOCK),
     )
 
 

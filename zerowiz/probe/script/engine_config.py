@@ -50,14 +50,11 @@ _REPLACING = {"optimizer": 2, "lr_scheduler": 5}
 _BUILT = frozenset({Obstacle.BUILT, Obstacle.BUILT_HF, Obstacle.BUILT_ACCELERATE})
 
 
-# Find the libraries that a script needs and lacks, and the files that shadow its libraries.
+# Find the libraries that a script needs and lacks.
 
 # How far above a script its repository begins, at most: `src/package/train/train.py`.
 _HEIGHT = 4
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
-
-# Libraries that a file in the script's folder must not shadow.
-_LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
 
 
 def read_script_text(path: Path, folder: Path) -> "Script":
@@ -85,8 +82,6 @@ def read_script_text(path: Path, folder: Path) -> "Script":
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and node.level
     )
-    modules = (place for name in _LIBRARIES for place in (f"{name}.py", f"{name}/__init__.py"))
-    shadows = (folder / module for module in modules)
     return Script(
         path=str(path),
         imports=tuple(
@@ -94,7 +89,6 @@ def read_script_text(path: Path, folder: Path) -> "Script":
             for name, line in lines.items()
             if name not in known
         ),
-        shadowing=tuple(str(shadow) for shadow in shadows if shadow.is_file()),
         relative=next(own, None) if folder == path.parent else None,
     )
 
