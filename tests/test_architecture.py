@@ -107,7 +107,7 @@ COUNTS = {
     *("pcie_generation", "max_generation", "current_generation", "max_lanes", "current_lanes"),
     *("weakest_pair", "pair"),
     # of a step's time
-    *("unknown_cores", "micro_batches", "images"),
+    *("unknown_cores", "images"),
     # of learning
     *("lr", "weight_decay", "warmup_steps", "max_grad_norm"),
     # of a search
