@@ -69,7 +69,7 @@ from zerowiz.errors import (
 )
 from zerowiz.probe.preflight.read_facts import find_programs
 from zerowiz.probe.script.read_script import find_scripts
-from zerowiz.translation import _, listing
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui import wizard as wizard_text
 
 
@@ -102,195 +102,60 @@ class LastAnswer(StrEnum):
     STOP = "stop"
 
 
-class Kept(StrEnum):
-    """What becomes of files that zerowiz did not write, and would."""
+_OFFERS: Mapping[LastAnswer, tuple[str, str]] = {
+    LastAnswer.LAUNCH: (
+        N_("yes, launch it"),
+        N_("writes {config_path} and starts deepspeed with it"),
+    ),
+    LastAnswer.WORDS: (N_("type the missing arguments"), N_("keeps all your answers")),
+    LastAnswer.RETRY: (N_("try again"), N_("reads the script as it is now")),
+    LastAnswer.FOLDER: (N_("use another folder"), N_("keeps all your answers")),
+    LastAnswer.WRITE: (
+        N_("only write the files"),
+        N_("writes {config_path} and says how to go on"),
+    ),
+    LastAnswer.SURER: (N_("make it fit for sure"), N_("lists what would, then asks again")),
+    LastAnswer.SHARE: (
+        N_("let GPUs share each sequence"),
+        N_("it is the sequence that does not fit without offload"),
+    ),
+    LastAnswer.STRATEGY: (N_("another strategy"), N_("chooses one in a table of all")),
+    LastAnswer.CHANGE: (N_("change something"), N_("keeps the other answers")),
+    LastAnswer.SCRIPT: (N_("take another script"), N_("keeps the other answers")),
+    LastAnswer.DELIVERY: (N_("say how it gets its config"), N_("where zerowiz cannot see it")),
+    LastAnswer.NO_SCRIPT: (N_("plan without the script"), N_("only writes a config")),
+    LastAnswer.EDIT: (N_("write this into the script"), N_("keeps all your answers")),
+    LastAnswer.STOP: (N_("stop here"), N_("writes nothing")),
+}
+"""What a menu at the end, or after a refusal, says of each answer, in its order."""
 
-    FOLDER = "folder"
-    """They stay: the new ones go into another folder."""
-    OVERWRITE = "overwrite"
 
-
-_CHANGE = Choice(
-    value=LastAnswer.CHANGE, title=_("change something"), detail=_("keeps the other answers")
-)
-_STOP = Choice(value=LastAnswer.STOP, title=_("stop here"), detail=_("writes nothing"))
-
-
-def ask_last(
-    person: Person,
-    config_path: str,
-    where: str,
-    *,
-    can_launch: bool,
-    default: LastAnswer | None = None,
-    can_be_surer: bool,
-    can_share: bool,
-    can_change: bool,
-    can_go_back: bool,
-) -> LastAnswer | Back:
-    """What the person wants with a plan that is decided.
+def _menu(
+    offers: Collection[LastAnswer], config_path: str, write: str | None = None
+) -> tuple[Choice, ...]:
+    """The lines of a menu.
 
     Args:
-        person: Answers.
-        config_path: What would be written.
-        where: One line: the machine that the job runs on.
-        can_launch: Whether this machine trains it.
-        default: What Enter alone means; None for the launch where there can be one.
-        can_be_surer: Whether it may not fit, and there are changes after which it does.
-        can_share: Whether GPUs could share each sequence, which is what does not fit.
-        can_change: Whether there are answers that could be others.
-        can_go_back: Whether there is a question before.
+        offers: The answers that it has.
+        config_path: What is written.
+        write: What the line that writes it is called, if not as after a refusal.
     """
-    chosen = default or (LastAnswer.LAUNCH if can_launch else LastAnswer.WRITE)
-    choices = [
+    titles = {LastAnswer.WRITE: write} if write else {}
+    return tuple(
         Choice(
-            value=LastAnswer.LAUNCH,
-            title=_("yes, launch it"),
-            detail=_("writes {config_path} and starts deepspeed with it", config_path=config_path),
-        ),
-        Choice(
-            value=LastAnswer.WRITE,
-            title=_("no, only write the files") if can_launch else _("yes, write the files"),
-            detail=_("writes {config_path} and says how to go on", config_path=config_path),
-        ),
-        Choice(
-            value=LastAnswer.SURER,
-            title=_("make it fit for sure"),
-            detail=_("lists what would, then asks again"),
-        ),
-        Choice(
-            value=LastAnswer.SHARE,
-            title=_("let GPUs share each sequence"),
-            detail=_("it is the sequence that does not fit without offload"),
-        ),
-        Choice(
-            value=LastAnswer.STRATEGY,
-            title=_("another strategy"),
-            detail=_("chooses one in a table of all"),
-        ),
-        _CHANGE,
-        _STOP,
-    ]
-    offered: dict[str, bool] = {
-        LastAnswer.LAUNCH: can_launch,
-        LastAnswer.SURER: can_be_surer,
-        LastAnswer.SHARE: can_share,
-        LastAnswer.STRATEGY: can_change,
-        LastAnswer.CHANGE: can_change,
-    }
-    question = Question(
-        key="outcome",
-        flag="$yes",
-        text=_("Launch now?") if can_launch else _("Write the files?"),
-        why=where,
-        kind=AnswerKind.CHOICE,
-        default=chosen,
-        choices=tuple(choice for choice in choices if offered.get(choice.value, True)),
-    )
-    answer = person.ask(question, can_go_back=can_go_back)
-    return answer if isinstance(answer, Back) else LastAnswer(answer)
-
-
-# What a menu may offer after a refusal.
-_OFFERS = (
-    Choice(
-        value=LastAnswer.WORDS,
-        title=_("type the missing arguments"),
-        detail=_("keeps all your answers"),
-    ),
-    Choice(value=LastAnswer.RETRY, title=_("try again"), detail=_("reads the script as it is now")),
-    Choice(
-        value=LastAnswer.FOLDER, title=_("use another folder"), detail=_("keeps all your answers")
-    ),
-    Choice(value=LastAnswer.WRITE, title=_("only write the files")),
-    _CHANGE,
-    Choice(
-        value=LastAnswer.SCRIPT, title=_("take another script"), detail=_("keeps the other answers")
-    ),
-    Choice(
-        value=LastAnswer.DELIVERY,
-        title=_("say how it gets its config"),
-        detail=_("where zerowiz cannot see it"),
-    ),
-    Choice(
-        value=LastAnswer.NO_SCRIPT,
-        title=_("plan without the script"),
-        detail=_("only writes a config"),
-    ),
-    Choice(
-        value=LastAnswer.EDIT,
-        title=_("write this into the script"),
-        detail=_("keeps all your answers"),
-    ),
-    _STOP,
-)
-
-
-class Refusals:
-    """Asks after each refusal what the person wants.
-
-    Where Enter alone has led to the same refusal again, the next line of the menu is the default:
-    no number of Enters goes in a circle.
-
-    Args:
-        person: Answers.
-        reporter: Hears the refusals.
-    """
-
-    def __init__(self, person: Person, reporter: Reporter) -> None:
-        self._person, self._reporter = person, reporter
-        self._defaults_taken: Counter[str] = Counter()
-
-    def ask(
-        self,
-        error: ZerowizError,
-        offers: Collection[LastAnswer],
-        *,
-        config_path: str | None = None,
-        edits: Sequence[LostEdit] = (),
-        can_go_back: bool = True,
-    ) -> LastAnswer | Back:
-        """What the person wants after a refusal, which is shown with its hints.
-
-        Args:
-            error: The refusal.
-            offers: What can be done about it; to stop is one of them.
-            config_path: What `WRITE` writes.
-            edits: What `EDIT` writes.
-            can_go_back: Whether there is a question before.
-        """
-        self._reporter.error(error)
-        if edits:
-            self._reporter.losses(edits)
-        listed = [offer for offer in _OFFERS if offer.value in offers]
-        values = [choice.value for choice in listed]
-        # To try again would help no job that is too big.
-        changes = isinstance(error, NothingFitsError) and LastAnswer.CHANGE in offers
-        first = values.index(LastAnswer.CHANGE) if changes else 0
-        default = values[min(first + self._defaults_taken[error.message], len(values) - 1)]
-        question = Question(
-            key="refused",
-            flag="$yes",
-            text=_("What do you want to do?"),
-            why=_("Your answers are kept; you can edit a file in another window, and try again."),
-            kind=AnswerKind.CHOICE,
-            default=default,
-            choices=tuple(
-                replace(choice, detail=_("writes {config_path}", config_path=config_path))
-                if choice.value == LastAnswer.WRITE
-                else choice
-                for choice in listed
-            ),
+            value=answer,
+            title=titles.get(answer, title),
+            detail=_(detail, config_path=config_path),
         )
-        answer = self._person.ask(question, can_go_back=can_go_back)
-        self._defaults_taken[error.message] += answer == default
-        return answer if isinstance(answer, Back) else LastAnswer(answer)
+        for answer, (title, detail) in _OFFERS.items()
+        if answer in offers
+    )
 
 
 _LINES_LOST = _("Lines with a minus are in the file now. Lines with a plus would replace them.")
 
 
-def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept | Back:
+def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> LastAnswer | Back:
     """What becomes of files with contents that zerowiz did not write.
 
     Args:
@@ -310,24 +175,24 @@ def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept 
         ),
         why=_LINES_LOST if is_shown else "",
         kind=AnswerKind.CHOICE,
-        default=Kept.FOLDER,
+        default=LastAnswer.FOLDER,
         choices=(
             Choice(
-                value=Kept.FOLDER,
+                value=LastAnswer.FOLDER,
                 title=_("no, use another folder"),
                 detail=_("keeps it, and asks where the new files go")
                 if is_single
                 else _("keeps them, and asks where the new files go"),
             ),
             Choice(
-                value=Kept.OVERWRITE,
+                value=LastAnswer.WRITE,
                 title=_("yes, overwrite"),
                 detail=_("what is in it is lost") if is_single else _("what is in them is lost"),
             ),
         ),
     )
     answer = person.ask(question)
-    return answer if isinstance(answer, Back) else Kept(answer)
+    return answer if isinstance(answer, Back) else LastAnswer(answer)
 
 
 def ask_folder(person: Person, before: Path | None) -> str | Back:
@@ -350,182 +215,6 @@ def ask_folder(person: Person, before: Path | None) -> str | Back:
         kind=AnswerKind.PATH,
     )
     return person.ask(question)
-
-
-# The end of a conversation: the files are written, and the job is launched if that is wanted.
-
-_GOES_ON = frozenset({LastAnswer.LAUNCH, LastAnswer.WRITE})
-
-
-class Finish:
-    """What becomes of a plan that is decided; the person may do something else instead.
-
-    Args:
-        command: What was typed.
-        wanted: What is done with the plan, where that was said already.
-        wizard: Knows the answers' script.
-        answers: All of them.
-        can_change: Whether there are answers that could be others.
-        can_go_back: Whether there is a question before.
-        reporter: Hears what may go wrong.
-        person: Answers.
-        refusals: Asks after a refusal.
-    """
-
-    def __init__(
-        self,
-        command: Command,
-        wanted: InitOptions,
-        wizard: Wizard,
-        answers: Answers,
-        *,
-        can_change: bool,
-        can_go_back: bool,
-        reporter: LaunchReporter,
-        person: Person,
-        refusals: Refusals,
-    ) -> None:
-        self._command, self._wanted, self._wizard, self._answers = command, wanted, wizard, answers
-        self._can_change, self._can_go_back = can_change, can_go_back
-        self._reporter, self._person, self._refusals = reporter, person, refusals
-        self._let_go: set[str] = set()
-
-    def run(self, planned: InitPlan) -> InitPlan | LastAnswer | Back:
-        """The plan once it is written, with its start if it is launched; or what is wanted."""
-        can_launch = self._can_launch(planned)
-        answered: LastAnswer | Back | None = LastAnswer.LAUNCH if self._wanted.launch else None
-        default: LastAnswer | None = None
-        while True:
-            answer = answered or self._ask(planned, default, can_launch=can_launch)
-            answered = None
-            if not isinstance(answer, LastAnswer) or answer not in _GOES_ON:
-                return answer
-            default = LastAnswer.WRITE
-            done = self._do(planned, launch=answer is LastAnswer.LAUNCH)
-            if isinstance(done, InitPlan):
-                return done
-            if done is LastAnswer.FOLDER:
-                planned, answered = self._moved(planned), answer
-            elif done is LastAnswer.WORDS:
-                words = ask_words(self._person, planned)
-                if not isinstance(words, Back):
-                    self._wizard.named.add_words(words)
-                return LastAnswer.RETRY
-            elif done is not Back.BACK:
-                answered = done
-
-    def _ask(
-        self, planned: InitPlan, default: LastAnswer | None, *, can_launch: bool
-    ) -> LastAnswer | Back:
-        machine = planned.plan.resolved.job.machine
-        where = wizard_text.where(machine, is_here=can_launch)
-        if planned.program_file is not None:
-            where = wizard_text.where_program(planned.program_file)
-        return ask_last(
-            self._person,
-            planned.config_path,
-            where=where,
-            can_launch=can_launch,
-            default=default,
-            can_be_surer=can_be_surer(planned.plan),
-            can_share=Reason.SEQUENCE_TOO_LONG in planned.plan.decision.reasons
-            and LastAnswer.SHARE in self._wizard.planned(self._answers),
-            can_change=self._can_change,
-            can_go_back=self._can_go_back,
-        )
-
-    def _can_launch(self, planned: InitPlan) -> bool:
-        """Whether this machine trains the plan; if it only lacks a program, the person hears it."""
-        from zerowiz.app.launch.launch import check_node  # noqa: PLC0415 - takes long to load
-
-        plan = planned.plan
-        if planned.plan.script is None:
-            return False
-        try:
-            node = find_node(plan.options)
-            check_node(plan.options, plan.resolved.job.machine, node)
-        except UsageError:
-            return False
-        try:
-            find_programs(os.environ)
-        except PreflightError as error:
-            self._person.tell(
-                [
-                    _("it cannot be launched here yet: {message}", message=error.message),
-                    *error.hints,
-                ]
-            )
-            return False
-        return node is None
-
-    def _do(self, planned: InitPlan, *, launch: bool) -> InitPlan | LastAnswer | Back:
-        """The plan once it is written, and its job can start."""
-        try:
-            lost = () if planned.plan.options.force else find_losses(planned.files)
-        except ZerowizError as error:
-            return self._refused(error, writes=True)
-        if losses := tuple(loss for loss in lost if loss.path not in self._let_go):
-            self._reporter.losses(losses)
-            paths = tuple(loss.path for loss in losses)
-            is_shown = not planned.plan.options.quiet
-            kept = ask_loss(self._person, paths, is_shown=is_shown)
-            if kept is not Kept.OVERWRITE:
-                return LastAnswer.FOLDER if kept is Kept.FOLDER else Back.BACK
-            self._let_go |= {*paths}
-        planned = replace(planned, may_overwrite=bool(lost))
-        if launch and planned.plan.script is not None:
-            try:
-                self._wizard.named.forget()
-                read = self._wizard.named.run(self._answers)
-                if facts_of(read) != facts_of(planned.plan.script):
-                    self._person.tell(
-                        [
-                            _(
-                                "{script} was edited meanwhile; it is planned again",
-                                script=planned.script,
-                            )
-                        ]
-                    )
-                    return LastAnswer.RETRY
-                planned = with_start(planned, self._reporter)
-            except ZerowizError as error:
-                return self._refused(error, writes=False, planned=planned)
-        try:
-            write_init(planned)
-        except ZerowizError as error:
-            return self._refused(error, writes=True)
-        return planned
-
-    def _refused(
-        self, error: ZerowizError, *, writes: bool, planned: InitPlan | None = None
-    ) -> LastAnswer | Back:
-        """What the person does where the files cannot be written, or the job cannot start."""
-        if isinstance(error, InterruptedByUserError):
-            raise error
-        offers = [LastAnswer.RETRY, *([LastAnswer.FOLDER] if writes else [])]
-        offers += [LastAnswer.WRITE] if planned is not None else []
-        offers += [LastAnswer.WORDS] if planned is not None and planned.missing else []
-        offers += [LastAnswer.CHANGE] if self._can_change else []
-        offers += [] if writes else [LastAnswer.SCRIPT]
-        offers += [LastAnswer.STOP]
-        config_path = None if planned is None else planned.config_path
-        return self._refusals.ask(error, offers, config_path=config_path)
-
-    def _moved(self, planned: InitPlan) -> InitPlan:
-        """The plan with its files in another folder, if the person names one that can be used."""
-        folder = ask_folder(self._person, planned.plan.options.output_dir)
-        if isinstance(folder, Back):
-            return planned
-        plan = planned.plan
-        moved = replace(plan, options=replace(plan.options, output_dir=Path(folder)))
-        script = planned.script
-        try:
-            planned = plan_written(self._command, script, moved, self._wanted, SILENT)
-        except ZerowizError as error:
-            self._reporter.error(error)
-            return planned
-        self._wizard.named.write_to(Path(folder))
-        return planned
 
 
 # The conversation.
@@ -584,14 +273,6 @@ def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
         changed = _change(person, wizard, question, answers)
         if changed is not None:
             return changed
-
-
-def can_change(wizard: Wizard, answers: Answers) -> bool:
-    """Whether an answer could be another one; not where what is open cannot be read."""
-    try:
-        return bool(_listed(wizard, answers, {}) or answers.taken)
-    except ZerowizError:
-        return False
 
 
 def note_spared(wizard: Wizard, answers: Answers, reporter: Reporter) -> None:
@@ -758,7 +439,16 @@ def ask_init(
 
 
 class _Conversation:
-    """Asks until the answers lead to files, or to nothing; whatever happens, no answer is lost."""
+    """Asks until the answers lead to files, or to nothing; whatever happens, no answer is lost.
+
+    Args:
+        command: What was typed.
+        wizard: Knows what is open.
+        wanted: What is done with the plan, where that was said already.
+        reporter: Hears what was decided, and what is refused.
+        person: Answers.
+        before: What was answered in an earlier conversation, by the keys of the questions.
+    """
 
     def __init__(
         self,
@@ -771,10 +461,13 @@ class _Conversation:
     ) -> None:
         self._command, self._wizard, self._wanted = command, wizard, wanted
         self._reporter, self._person = reporter, person
-        self._refusals = Refusals(person, reporter)
         self._answers = Answers(before=before)
         self._edits: tuple[LostEdit, ...] = ()
         """What the last refusal asks to write into scripts."""
+        self._let_go: set[str] = set()
+        """The files of a person's that may be overwritten."""
+        self._defaults_taken: Counter[str] = Counter()
+        """How often Enter alone has led to each refusal."""
 
     def run(self) -> InitPlan | None:
         """What was written; None where the person wants nothing of it."""
@@ -791,23 +484,20 @@ class _Conversation:
             except DeclinedError:
                 return None
             except ZerowizError as error:
-                outcome = self._ask_refused(error)
+                outcome = self._refused_answers(error)
             if isinstance(outcome, InitPlan):
                 return outcome
             if outcome is LastAnswer.STOP:
                 return None
             after = outcome
 
-    def _ask_refused(self, error: ZerowizError) -> LastAnswer | Back:
-        changes = [LastAnswer.CHANGE] if can_change(self._wizard, self._answers) else []
-        others = [] if self._wanted.no_script else [LastAnswer.SCRIPT]
-        if isinstance(error, UnreachableScriptError):
-            others += [LastAnswer.DELIVERY, LastAnswer.NO_SCRIPT]
-        self._edits = find_line_edits(error.edits)
-        others += [LastAnswer.EDIT] if self._edits else []
-        offers = (LastAnswer.RETRY, *changes, *others, LastAnswer.STOP)
-        can_go_back = bool(self._answers.given)
-        return self._refusals.ask(error, offers, edits=self._edits, can_go_back=can_go_back)
+    @property
+    def _can_change(self) -> bool:
+        """Whether an answer could be another one; not where what is open cannot be read."""
+        try:
+            return bool(_listed(self._wizard, self._answers, {}) or self._answers.taken)
+        except ZerowizError:
+            return False
 
     def _go_on(self, after: LastAnswer | Back | None) -> None:
         """Go on with the questions as the person has said, if they have."""
@@ -834,7 +524,6 @@ class _Conversation:
     def _decide_and_finish(self) -> InitPlan | LastAnswer | Back:
         """The plan that is written, or what the person does instead."""
         wizard, reporter, person = self._wizard, self._reporter, self._person
-        command = replace(self._command, script_args=wizard.named.script_args)
         answers = self._answers
         script, run, machine = wizard.job(answers)
         options = wizard.options(answers)
@@ -845,7 +534,7 @@ class _Conversation:
         plan = remedying.decide(options, machine, can_go_back=can_go_back)
         if isinstance(plan, Plan) and not plan.options.dry_run:
             # Said once, where somebody can still change them.
-            note_spared(wizard, answers.taking(*remedying.taken), reporter)
+            note_spared(wizard, answers, reporter)
         while True:
             # A remedy is kept as an answer is.
             self._answers = answers.taking(*remedying.taken)
@@ -853,21 +542,10 @@ class _Conversation:
                 return plan
             if isinstance(plan, Again):
                 return self._read_again(facts_of(run))
-            planned = plan_written(command, script, plan, self._wanted, reporter)
+            planned = self._written(script, plan, reporter)
             if plan.options.dry_run:
                 return planned
-            finish = Finish(
-                command,
-                self._wanted,
-                wizard,
-                self._answers,
-                can_change=can_change(wizard, self._answers),
-                can_go_back=can_go_back or bool(remedying.taken),
-                reporter=reporter,
-                person=person,
-                refusals=self._refusals,
-            )
-            outcome = finish.run(planned)
+            outcome = self._finish(planned, can_go_back=can_go_back or bool(remedying.taken))
             if outcome is LastAnswer.SURER:
                 plan = remedying.make_surer(plan)
                 continue
@@ -881,6 +559,10 @@ class _Conversation:
                 return outcome
             plan = remedying.undo(can_go_back=can_go_back)
 
+    def _written(self, script: str | None, plan: Plan, reporter: Reporter) -> InitPlan:
+        command = replace(self._command, script_args=self._wizard.named.script_args)
+        return plan_written(command, script, plan, self._wanted, reporter)
+
     def _read_again(self, before: ScriptFacts | None) -> LastAnswer:
         """Read the script as it is now, and decide again."""
         self._wizard.named.forget()
@@ -889,6 +571,192 @@ class _Conversation:
                 [_("zerowiz still reads the same settings from {path}", path=before.path)]
             )
         return LastAnswer.RETRY
+
+    # The end: the files are written, and the job is launched if that is wanted.
+
+    def _finish(self, planned: InitPlan, *, can_go_back: bool) -> InitPlan | LastAnswer | Back:
+        """The plan once it is written, with its start if it is launched; or what is wanted."""
+        can_launch = self._can_launch(planned)
+        default = LastAnswer.LAUNCH if can_launch else LastAnswer.WRITE
+        answer: LastAnswer | Back | None = LastAnswer.LAUNCH if self._wanted.launch else None
+        while True:
+            answer = answer or self._ask_last(
+                planned, can_launch=can_launch, default=default, can_go_back=can_go_back
+            )
+            if answer not in {LastAnswer.LAUNCH, LastAnswer.WRITE}:
+                return answer
+            default = LastAnswer.WRITE
+            done = self._write(planned, launch=answer is LastAnswer.LAUNCH)
+            if isinstance(done, InitPlan):
+                return done
+            if done is LastAnswer.WORDS:
+                words = ask_words(self._person, planned)
+                if not isinstance(words, Back):
+                    self._wizard.named.add_words(words)
+                return LastAnswer.RETRY
+            if done is LastAnswer.FOLDER:
+                planned = self._moved(planned)
+            else:
+                answer = None if done is Back.BACK else done
+
+    def _ask_last(
+        self, planned: InitPlan, *, can_launch: bool, default: LastAnswer, can_go_back: bool
+    ) -> LastAnswer | Back:
+        """What the person wants with a plan that is decided; Enter alone means the default."""
+        plan = planned.plan
+        can_share = (
+            Reason.SEQUENCE_TOO_LONG in plan.decision.reasons
+            and LastAnswer.SHARE in self._wizard.planned(self._answers)
+        )
+        offers = {
+            LastAnswer.LAUNCH: can_launch,
+            LastAnswer.WRITE: True,
+            LastAnswer.SURER: can_be_surer(plan),
+            LastAnswer.SHARE: can_share,
+            LastAnswer.STRATEGY: self._can_change,
+            LastAnswer.CHANGE: self._can_change,
+            LastAnswer.STOP: True,
+        }
+        where = wizard_text.where(plan.resolved.job.machine, is_here=can_launch)
+        if planned.program_file is not None:
+            where = wizard_text.where_program(planned.program_file)
+        write = _("no, only write the files") if can_launch else _("yes, write the files")
+        question = Question(
+            key="outcome",
+            flag="$yes",
+            text=_("Launch now?") if can_launch else _("Write the files?"),
+            why=where,
+            kind=AnswerKind.CHOICE,
+            default=default,
+            choices=_menu([k for k, v in offers.items() if v], planned.config_path, write),
+        )
+        answer = self._person.ask(question, can_go_back=can_go_back)
+        return answer if isinstance(answer, Back) else LastAnswer(answer)
+
+    def _can_launch(self, planned: InitPlan) -> bool:
+        """Whether this machine trains the plan; if it only lacks a program, the person hears it."""
+        from zerowiz.app.launch.launch import check_node  # noqa: PLC0415 - takes long to load
+
+        plan = planned.plan
+        if plan.script is None:
+            return False
+        try:
+            node = find_node(plan.options)
+            check_node(plan.options, plan.resolved.job.machine, node)
+        except UsageError:
+            return False
+        try:
+            find_programs(os.environ)
+        except PreflightError as error:
+            cannot = _("it cannot be launched here yet: {message}", message=error.message)
+            self._person.tell([cannot, *error.hints])
+            return False
+        return node is None
+
+    def _write(self, planned: InitPlan, *, launch: bool) -> InitPlan | LastAnswer | Back:
+        """The plan once it is written, and its job can start."""
+        wizard, plan = self._wizard, planned.plan
+        try:
+            lost = () if plan.options.force else find_losses(planned.files)
+        except ZerowizError as error:
+            return self._refused(error, {LastAnswer.FOLDER: True})
+        if losses := tuple(loss for loss in lost if loss.path not in self._let_go):
+            self._reporter.losses(losses)
+            paths = tuple(loss.path for loss in losses)
+            kept = ask_loss(self._person, paths, is_shown=not plan.options.quiet)
+            if kept is not LastAnswer.WRITE:
+                return kept
+            self._let_go |= {*paths}
+        planned = replace(planned, may_overwrite=bool(lost))
+        if launch and plan.script is not None:
+            try:
+                wizard.named.forget()
+                if facts_of(wizard.named.run(self._answers)) != facts_of(plan.script):
+                    edited = _(
+                        "{script} was edited meanwhile; it is planned again", script=planned.script
+                    )
+                    self._person.tell([edited])
+                    return LastAnswer.RETRY
+                planned = with_start(planned, self._reporter)
+            except ZerowizError as error:
+                offers = {
+                    LastAnswer.WRITE: True,
+                    LastAnswer.WORDS: bool(planned.missing),
+                    LastAnswer.SCRIPT: True,
+                }
+                return self._refused(error, offers, config_path=planned.config_path)
+        try:
+            write_init(planned)
+        except ZerowizError as error:
+            return self._refused(error, {LastAnswer.FOLDER: True})
+        return planned
+
+    def _moved(self, planned: InitPlan) -> InitPlan:
+        """The plan with its files in another folder, if the person names one that can be used."""
+        folder = ask_folder(self._person, planned.plan.options.output_dir)
+        if isinstance(folder, Back):
+            return planned
+        options = replace(planned.plan.options, output_dir=Path(folder))
+        try:
+            planned = self._written(planned.script, replace(planned.plan, options=options), SILENT)
+        except ZerowizError as error:
+            self._reporter.error(error)
+            return planned
+        self._wizard.named.write_to(Path(folder))
+        return planned
+
+    # After a refusal, the person says what is done about it.
+
+    def _refused_answers(self, error: ZerowizError) -> LastAnswer | Back:
+        """What the person does where the answers lead to no plan."""
+        self._edits = find_line_edits(error.edits)
+        is_unreachable = isinstance(error, UnreachableScriptError)
+        offers = {
+            LastAnswer.SCRIPT: not self._wanted.no_script,
+            LastAnswer.DELIVERY: is_unreachable,
+            LastAnswer.NO_SCRIPT: is_unreachable,
+            LastAnswer.EDIT: bool(self._edits),
+        }
+        can_go_back = bool(self._answers.given)
+        return self._refused(error, offers, edits=self._edits, can_go_back=can_go_back)
+
+    def _refused(
+        self,
+        error: ZerowizError,
+        offers: Mapping[LastAnswer, bool],
+        *,
+        config_path: str = "",
+        edits: Sequence[LostEdit] = (),
+        can_go_back: bool = True,
+    ) -> LastAnswer | Back:
+        """What the person wants after a refusal, which is shown with its hints.
+
+        Where Enter alone has led to the same refusal again, the next line of the menu is the
+        default: no number of Enters goes in a circle.
+        """
+        if isinstance(error, InterruptedByUserError):
+            raise error
+        self._reporter.error(error)
+        self._reporter.losses(edits)
+        offers = {LastAnswer.RETRY: True, LastAnswer.CHANGE: self._can_change, **offers}
+        choices = _menu({LastAnswer.STOP, *(k for k, v in offers.items() if v)}, config_path)
+        values = [choice.value for choice in choices]
+        # To try again would help no job that is too big.
+        changes = isinstance(error, NothingFitsError) and LastAnswer.CHANGE in values
+        first = values.index(LastAnswer.CHANGE) if changes else 0
+        default = values[min(first + self._defaults_taken[error.message], len(values) - 1)]
+        question = Question(
+            key="refused",
+            flag="$yes",
+            text=_("What do you want to do?"),
+            why=_("Your answers are kept; you can edit a file in another window, and try again."),
+            kind=AnswerKind.CHOICE,
+            default=default,
+            choices=choices,
+        )
+        answer = self._person.ask(question, can_go_back=can_go_back)
+        self._defaults_taken[error.message] += answer == default
+        return answer if isinstance(answer, Back) else LastAnswer(answer)
 
 
 def _understand(
