@@ -1,11 +1,12 @@
 """Show what was found: mistakes in configs, and obstacles of a job."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
 from zerowiz.core.findings import Finding, Severity, errors_of
 from zerowiz.core.lint.report import FileReport
-from zerowiz.ui.text import Colour, note, plain, say, severities
+from zerowiz.ui.text import Colour, note, plain, say
 
 _COLOURS = {
     Severity.ERROR: Colour.BAD,
@@ -69,7 +70,23 @@ def summary(problems: Sequence[Finding], stream: TextIO) -> None:
 
 
 def _count(found: Sequence[Finding], advice: tuple[str, str]) -> str:
-    return severities((finding.severity for finding in found), advice)
+    """How many of each severity there are: `2 errors, 1 warning`; empty if there is none.
+
+    Args:
+        found: All of them.
+        advice: One finding of the mildest severity in words, and several.
+    """
+    one_and_more = {
+        Severity.ERROR: ("error", "errors"),
+        Severity.WARNING: ("warning", "warnings"),
+        Severity.INFO: advice,
+    }
+    counts = Counter(finding.severity for finding in found)
+    return ", ".join(
+        f"{counts[severity]} {single if counts[severity] == 1 else more}"
+        for severity, (single, more) in one_and_more.items()
+        if counts[severity]
+    )
 
 
 def _explained_by(command: str, found: Sequence[Finding]) -> str:

@@ -2,8 +2,8 @@
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TextIO
 
 from zerowiz.core.command_words import spell
@@ -12,8 +12,8 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import InterruptedByUserError, ZerowizError, from_system
 from zerowiz.translation import _, listing
 from zerowiz.ui.progress import TerminalWait
-from zerowiz.ui.prompt_menu import MUST_CHOOSE, as_answer, choices_of, counted
-from zerowiz.ui.text import Colour, cells, columns, fold, paint, plain
+from zerowiz.ui.prompt_menu import MUST_CHOOSE, as_answer, choices_of
+from zerowiz.ui.text import Colour, cells, columns, fold, is_dumb, paint, plain
 
 # Ask line by line, at a terminal that can only print: choices have numbers, nothing is redrawn.
 
@@ -151,18 +151,30 @@ def _answer(question: Question, line: str) -> str:
 
 
 class Transcript:
-    """The rows of a conversation, in order."""
+    """Stderr, for what is shown between two questions, which knows the rows since each answer."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[str | None, int]] = []
+        self._blocks: list[tuple[str, int]] = []
+
+    def write(self, text: str) -> int:
+        """As that of a stream."""
+        if self._blocks:
+            key, rows = self._blocks.pop()
+            self._blocks.append((key, rows + text.count("\n")))
+        return sys.stderr.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """As that of a stream."""
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> object:
+        """What else a stream has is that of stderr."""
+        attribute: object = getattr(sys.stderr, name)
+        return attribute
 
     def open(self, key: str) -> None:
         """What follows begins with the answer to the question of this key."""
         self._blocks.append((key, 0))
-
-    def add(self, rows: int) -> None:
-        """Rows were written."""
-        self._blocks.append((None, rows))
 
     def forget(self) -> None:
         """What was written is not to be taken back any more."""
@@ -170,17 +182,11 @@ class Transcript:
 
     def take_back(self, key: str) -> int:
         """How many rows were written since this question was open last; they are forgotten."""
-        rows = 0
-        for index in reversed(range(len(self._blocks))):
-            rows += self._blocks[index][1]
-            if self._blocks[index][0] == key:
-                del self._blocks[index:]
-                return rows
-        return 0
+        places = [place for place, (opened, _rows) in enumerate(self._blocks) if opened == key]
+        taken = self._blocks[places[-1] :] if places else []
+        del self._blocks[len(self._blocks) - len(taken) :]
+        return sum(rows for _key, rows in taken)
 
-
-# What TERM is where a cursor cannot be moved.
-_DUMB = frozenset({"", "dumb", "unknown"})
 
 _Check = Callable[[str], object]
 _Consequence = Callable[[str], str]
@@ -191,7 +197,7 @@ def find_person(environ: Mapping[str, str], *, yes: bool) -> "TerminalPerson | N
     quiet = yes or any(environ.get(name) for name in ("CI", "ZEROWIZ_NO_INPUT"))
     if quiet or not sys.stdin.isatty() or not sys.stderr.isatty():
         return None
-    return TerminalPerson(is_dumb=environ.get("TERM", "") in _DUMB)
+    return TerminalPerson(is_dumb=is_dumb())
 
 
 class TerminalPerson:
@@ -236,10 +242,11 @@ class TerminalPerson:
         except (KeyboardInterrupt, EOFError):
             raise InterruptedByUserError(_("interrupted; nothing was written")) from None
 
-    @cached_property
+    @property
     def stream(self) -> TextIO:
         """Where others say something between questions: it is taken off with the answer before."""
-        return sys.stderr if self._is_dumb else counted(self._transcript.add)
+        stream: object = sys.stderr if self._is_dumb else self._transcript
+        return stream  # type: ignore[return-value]
 
     def tell(self, lines: Sequence[str]) -> None:
         """Lines of plain text; those after a question go with its answer."""

@@ -5,17 +5,14 @@ import os
 import re
 import shutil
 import sys
-import textwrap
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
 
-from zerowiz.translation import N_, _, listing
+from zerowiz.translation import N_, _
 
 if TYPE_CHECKING:
-    from zerowiz.core.findings import Severity
     from zerowiz.core.machine.types import Machine
     from zerowiz.core.speed.costs import StepTime
 
@@ -210,20 +207,12 @@ def fold(text: str, stream: TextIO, *, hang: int = 0, in_parts: bool = True) -> 
     if width is None:
         return text
     width = min(width, _WIDEST_COLUMNS)
-    if cells(text) > len(text):
-        return "\n".join(fill_wide(text, width, hang=" " * hang))
-    if hang and in_parts:
+    if hang and in_parts and cells(text) == len(text):
         words = text.lstrip(" ")
         lines = [" " * (len(text) - len(words))]
         _add(lines, words, width, " " * hang)
         return "\n".join(line.rstrip() for line in lines)
-    return textwrap.fill(
-        text,
-        width,
-        subsequent_indent=" " * hang,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return "\n".join(fill_wide(text, width, hang=" " * hang))
 
 
 # What stays on one line: a character of Japanese with the sign that closes after it, or a word.
@@ -706,28 +695,6 @@ def count(params: int) -> str:
             # Three digits, without an exponent where the last unit has more than a thousand.
             return f"{number:,.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"  # noqa: PLR2004 - a thousand
     return str(params)
-
-
-def severities(severity_list: "Iterable[Severity]", advice: tuple[str, str]) -> str:
-    """How many of each there are: `2 errors, 1 warning`; empty if there is none.
-
-    Args:
-        severity_list: Of every finding.
-        advice: One finding of the mildest severity in words, and several.
-    """
-    from zerowiz.core.findings import Severity  # noqa: PLC0415 - a list of commands needs none
-
-    one_and_more = {
-        Severity.ERROR: (_("error"), _("errors")),
-        Severity.WARNING: (_("warning"), _("warnings")),
-        Severity.INFO: advice,
-    }
-    counts = Counter(severity_list)
-    return listing(
-        _("{count} {kind}", count=counts[severity], kind=single if counts[severity] == 1 else more)
-        for severity, (single, more) in one_and_more.items()
-        if counts[severity]
-    )
 
 
 def gpus(machine: "Machine") -> str:
