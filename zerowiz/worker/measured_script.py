@@ -236,14 +236,14 @@ class EngineHook(MetaPathFinder):
             load(module)
             self._counter.waits_for("loading the model")
             engine = module.DeepSpeedEngine
-            engine.__init__ = noted(engine.__init__, self._counter)
+            engine.__init__ = noted(engine.__init__, self._counter, set())
             engine.step = counted(engine.step, self._counter)
 
         loader.exec_module = exec_module
 
 
-def noted(build: Callable[..., Any], counter: StepCounter) -> Callable[..., Any]:
-    """The engine's `__init__`, before which the model is noted."""
+def noted(build: Callable[..., Any], counter: StepCounter, split: set[str]) -> Callable[..., Any]:
+    """The engine's `__init__`, before which the model is noted, and after it what ranks share."""
 
     @wraps(build)
     def noting(engine: Any, *args: Any, **named: Any) -> None:  # noqa: ANN401 - untyped library
@@ -252,20 +252,27 @@ def noted(build: Callable[..., Any], counter: StepCounter) -> Callable[..., Any]
             counter.note_model(named["model"])
         build(engine, *args, **named)
         with suppress(Exception):
-            refuse_empty(engine.module)
+            refuse_empty(engine.module, split)
 
     return noting
 
 
-def refuse_empty(model: Any) -> None:  # noqa: ANN401 - untyped library
-    """Refuse from now on to write a weight of this model of which the rank has a shard alone."""
+def refuse_empty(model: Any, split: set[str]) -> None:  # noqa: ANN401 - untyped library
+    """Refuse from now on to write a weight of this model of which the rank has a shard alone.
+
+    Args:
+        model: A module.
+        split: Such weights of the models before it; those of this one are added.
+    """
     import torch  # noqa: PLC0415 - the script has loaded it
 
     held = model.named_parameters()
     names = [name.split(".") for name, weight in held if getattr(weight, "ds_numel", 0)]
+    before = len(split)
     # A part of the model may be what is saved.
-    split = {".".join(name[start:]) for name in names for start in range(len(name))}
-    if split:
+    split.update(".".join(name[start:]) for name in names for start in range(len(name)))
+    # A second engine adds its weights; what saves stays called by DeepSpeed itself.
+    if split and not before:
         torch.save = refusing(torch.save, split)
         from safetensors import torch as files  # noqa: PLC0415 - not everybody has it
 

@@ -110,7 +110,7 @@ def trainer(stage: int, folder: Path) -> dict[str, object]:
     trained.train()
     if rank() == 0:
         net.save_pretrained(folder / "itself")
-    refuse_empty(net)
+    refuse_empty(net, set())
     trained.save_model(str(folder / "gathered"))
     if rank() == 0:
         seen["guarded"] = outcome(lambda: net.save_pretrained(folder / "guarded"))
@@ -152,7 +152,7 @@ def adapters(stage: int, folder: Path) -> dict[str, object]:
     net = get_peft_model(net, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
     trained = Trainer(model=net, args=args, train_dataset=Rows())
     trained.train()
-    refuse_empty(net)
+    refuse_empty(net, set())
     trained.save_model(str(folder / "gathered"))
     if rank() == 0:
         net.save_pretrained(folder / "itself")
@@ -182,7 +182,7 @@ def accelerate(stage: int, folder: Path) -> dict[str, object]:
     }
     if main:
         bare.save_pretrained(folder / "itself")
-    refuse_empty(bare)
+    refuse_empty(bare, set())
     # What `doctor --fix` writes, on all ranks.
     bare.save_pretrained(
         folder / "gathered", state_dict=acc.get_state_dict(net), is_main_process=main
@@ -236,7 +236,7 @@ def engine(stage: int, folder: Path) -> dict[str, object]:
     (folder / "itself").mkdir(exist_ok=True)
     if rank() == 0:
         torch.save(net.state_dict(), folder / "itself" / "x.bin")
-    refuse_empty(net)
+    refuse_empty(net, set())
     seen["save_checkpoint"] = outcome(lambda: run.save_checkpoint(str(folder / "checkpoint")))
     run.save_16bit_model(str(folder / "gathered"))
     if rank() == 0:
