@@ -107,15 +107,15 @@ def test_the_files_of_a_checkpoint_show_its_stages_and_its_ranks(
     (tmp_path / "latest").write_text("global_step2\n")
     states = SavedStates(tag="global_step2", stages=stages, ranks=ranks)
     found = read_resumed(str(tmp_path))
-    assert found == Resumed(path=str(tmp_path), is_folder=True, states=states)
+    assert found == Resumed(path=str(tmp_path), states=states)
 
 
 def test_a_folder_without_the_states_of_deepspeed_has_none(tmp_path: Path) -> None:
-    nothing = Resumed(path=str(tmp_path), is_folder=True)
+    nothing = Resumed(path=str(tmp_path))
     save(tmp_path / "global_step1", WHOLE)
     assert read_resumed(str(tmp_path)) == nothing
     for lost in ("global_step4", "a\0b"):
         (tmp_path / "latest").write_text(lost)
         assert read_resumed(str(tmp_path)) == nothing
     missing = str(tmp_path / "missing")
-    assert read_resumed(missing) == Resumed(path=missing, is_folder=False)
+    assert read_resumed(missing) == Resumed(path=missing)

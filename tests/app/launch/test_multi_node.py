@@ -18,7 +18,7 @@ from paths import ROOT
 from zerowiz.app.launch import multi_node
 from zerowiz.app.launch.multi_node import (
     Rendezvous,
-    ending_all,
+    failing_all,
     follow,
     follow_on,
     gather,
@@ -180,33 +180,18 @@ def test_other_releases_end_together(tmp_path: Path) -> None:
 def test_what_ends_node_0_while_it_plans_ends_the_others_with_its_status(tmp_path: Path) -> None:
     with following(tmp_path, own(1)) as attempts:
         rendezvous = gather(tmp_path, node(0), own(0), silent, deadline_s=20)
-
-        def fail() -> int:
+        with pytest.raises(NothingFitsError), failing_all(rendezvous):
             raise NothingFitsError("nothing fits")
-
-        with pytest.raises(NothingFitsError):
-            ending_all(rendezvous, fail)
     assert [(4, "nothing fits")] == [
         (getattr(attempt, "end", None), getattr(attempt, "why", None)) for attempt in attempts
     ]
 
 
-def test_however_node_0_ends_the_others_return_its_status(tmp_path: Path) -> None:
-    with following(tmp_path, own(1)) as attempts:
-        rendezvous = gather(tmp_path, node(0), own(0), silent, deadline_s=20)
-        assert 143 == ending_all(rendezvous, lambda: 143)
-    assert [143] == [getattr(attempt, "end", None) for attempt in attempts]
-
-
 def test_a_good_end_comes_after_the_attempts_that_were_published(tmp_path: Path) -> None:
     with following(tmp_path, own(1)) as attempts:
         rendezvous = gather(tmp_path, node(0), own(0), silent, deadline_s=20)
-
-        def publish_one() -> int:
-            publish_end(rendezvous, 7)
-            return 0
-
-        assert 0 == ending_all(rendezvous, publish_one)
+        publish_end(rendezvous, 7)
+        publish_end(rendezvous, 0)
     assert [7] == [getattr(attempt, "end", None) for attempt in attempts]
     assert 0 == follow_on(rendezvous, node(1), 2, deadline_s=0.2).end
 

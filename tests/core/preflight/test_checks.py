@@ -7,7 +7,6 @@ import pytest
 from core.preflight.cases import (
     CASES,
     CPU,
-    CUDA13,
     GIB,
     H200,
     PLAIN,
@@ -244,15 +243,6 @@ def hosted(
                 (driven((10, 1), (10, 2)), ""),
                 (driven((13, 0), None), ""),
             ),
-            "a GPU older than all code of torch runs none of it": (
-                (with_torch(CUDA13, with_capability((7, 0))), FOUR.format("no-code-for-gpu")),
-                (with_torch(CUDA13, with_capability((7, 5))), ""),
-                (with_torch(CUDA13, with_capability((8, 9))), ""),
-                (with_torch(CUDA13, with_capability((13, 0))), ""),
-                (with_torch(CUDA13, with_capability(None)), ""),
-                # Somebody's own build.
-                (with_torch(replace(CUDA13, capabilities=None), with_capability((7, 0))), ""),
-            ),
             "a number format is held against the GPU": (
                 (computing((7, 0), FP16), ""),
                 (computing((6, 1), FP16), FOUR.format("half-precision")),
@@ -368,19 +358,6 @@ def hosted(
                     "other-stage warning",
                 ),
                 (resuming_from(saved_at(3), section={"load_universal": True}), ""),
-            ),
-            "a checkpoint that is not there stops a script of the Trainer": (
-                (resuming_from(None, is_folder=False), "no-checkpoint error"),
-                (
-                    resuming_from(None, is_folder=False, path="checkpoint-500"),
-                    "no-checkpoint error",
-                ),
-                (resuming_from(None, is_folder=False, path="True"), ""),
-                (
-                    resuming_from(None, is_folder=False, integration=Integration.ACCELERATE),
-                    "",
-                ),
-                (resuming_from(None, script=PORTABLE), ""),
             ),
         }.items()
         for number, (inputs, expected) in enumerate(rows)

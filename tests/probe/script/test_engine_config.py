@@ -278,28 +278,6 @@ def test_what_is_imported_at_the_top_is_needed(
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("import torch\nfrom .data import make\nfrom . import x\n", (".data", 2)),
-        ("from .. import x\n", ("..", 1)),
-        ("import torch\nfrom data import make\n", None),
-        (
-            "try:\n    from .data import make\nexcept ImportError:\n    from data import make\n",
-            None,
-        ),
-    ],
-)
-def test_an_import_from_its_own_package_is_seen_where_the_path_starts_it(
-    tmp_path: Path, text: str, expected: tuple[str, int] | None
-) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(text)
-    found = read_script_text(script, script.parent).relative
-    assert expected == (None if found is None else (found.name, found.line))
-    assert read_script_text(script, tmp_path.parent).relative is None
-
-
-@pytest.mark.parametrize(
     ("package", "script", "project", "source"),
     [
         ("own", "own/train/run.py", "setup.py", SourceFolder(path=".", project=".")),

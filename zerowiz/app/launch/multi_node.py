@@ -116,7 +116,7 @@ def gather(
         rendezvous = replace(rendezvous, joins=tuple(join for join in joins if join is not None))
         joined = {each.rank for each in rendezvous.joins}
         missing = [host for rank, host in enumerate(node.hosts) if rank not in joined]
-        with _failing_all(rendezvous):
+        with failing_all(rendezvous):
             opened = read_message(OpenRendezvous, job / OPEN_FILE)
             if opened is None or opened.word != join.word:
                 raise ZerowizError(
@@ -158,35 +158,21 @@ def publish(
 
 
 def publish_end(rendezvous: Rendezvous, status: int, why: str = "") -> None:
-    """On node 0: there is no further attempt, and every zerowiz returns this status."""
+    """On node 0: there is no further attempt, and every zerowiz that can be told returns this."""
     number = 1
-    while read_message(AttemptSpec, rendezvous.folder / attempt_name(number)) is not None:
-        number += 1
-    publish(rendezvous, number, None, status, why)
-
-
-def ending_all(rendezvous: Rendezvous, work: Callable[[], int]) -> int:
-    """On node 0: do the work; however it ends, the other nodes end with its status.
-
-    Args:
-        rendezvous: Of all nodes.
-        work: Gives a status.
-    """
-    with _failing_all(rendezvous):
-        status = work()
     with suppress(ZerowizError):
-        publish_end(rendezvous, status)
-    return status
+        while read_message(AttemptSpec, rendezvous.folder / attempt_name(number)) is not None:
+            number += 1
+        publish(rendezvous, number, None, status, why)
 
 
 @contextmanager
-def _failing_all(rendezvous: Rendezvous) -> Iterator[None]:
+def failing_all(rendezvous: Rendezvous) -> Iterator[None]:
+    """On node 0: an error ends the other nodes too."""
     try:
         yield
     except BaseException as error:
-        status, why = _status_of(error)
-        with suppress(ZerowizError):
-            publish_end(rendezvous, status, why)
+        publish_end(rendezvous, *_status_of(error))
         raise
 
 
@@ -338,8 +324,7 @@ def lead(
         ),
     )
     machines = [join.machine for join in rendezvous.joins]
-
-    def run_all() -> int:
+    with failing_all(rendezvous):
         answers = [NodeAnswer(host=join.host, machine=join.machine) for join in rendezvous.joins]
         fleet = merge_nodes(answers)
         noted = fleet.machine.with_notes(*machine_text.notes(fleet))
@@ -349,9 +334,8 @@ def lead(
             start, reporter, lambda number, start: publish(rendezvous, number, _launch_spec(start))
         )
         ignore_signals()
-        return status
-
-    return ending_all(rendezvous, run_all)
+    publish_end(rendezvous, status)
+    return status
 
 
 def follow_leader(

@@ -1,6 +1,5 @@
 """Check the ranks' Python, its libraries, the script's imports, and the checkpoint to resume."""
 
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core import shell
@@ -21,7 +20,6 @@ from zerowiz.core.preflight.facts import (
     Installed,
     PlannedJob,
     PreflightInput,
-    Resumed,
     SavedStates,
     Script,
 )
@@ -222,13 +220,6 @@ IMPORT_MISSING = Rule(
     why="every rank fails at that line of the script",
     when="the script imports a package that is not installed, at its top and without `try`",
 )
-RELATIVE = Rule(
-    code="PF111",
-    name="relative-import",
-    severity=Severity.ERROR,
-    why="a script that is started by its path belongs to no package",
-    when="`from .x import y` at the top of a script that does not start as a module (`-m`)",
-)
 
 
 def _imports(script: Script, installed: Installed) -> Iterator[Finding]:
@@ -239,17 +230,6 @@ def _imports(script: Script, installed: Installed) -> Iterator[Finding]:
                 f"{script.path} line {module.line} imports `{module.name}`, which is not installed",
                 _OURS.get(module.name) or _install(module, installed),
             )
-    if script.relative is not None:
-        package, stem = posixpath.split(posixpath.splitext(script.path)[0])
-        package = posixpath.basename(package) or "PACKAGE"
-        yield found(
-            RELATIVE,
-            (
-                f"{script.path} line {script.relative.line} imports from its own package, "
-                f"`{script.relative.name}`"
-            ),
-            f"start it as a module from the folder above its package: `$module {package}.{stem}`",
-        )
 
 
 def _install(missing: Import, installed: Installed) -> str:
@@ -304,19 +284,6 @@ OTHER_STAGE = Rule(
         "saved; a warning if the script does not use the Trainer"
     ),
 )
-NO_CHECKPOINT = Rule(
-    code="PF115",
-    name="no-checkpoint",
-    severity=Severity.ERROR,
-    why=(
-        "with DeepSpeed, the Trainer resumes only from states of DeepSpeed, and looks for "
-        "them after it has built its model"
-    ),
-    when=(
-        "`--resume_from_checkpoint` of a Trainer script names a folder that does not exist, "
-        "or that has no states of DeepSpeed"
-    ),
-)
 
 
 def check_checkpoint(inputs: PreflightInput) -> Iterator[Finding]:
@@ -324,10 +291,7 @@ def check_checkpoint(inputs: PreflightInput) -> Iterator[Finding]:
     planned, resumed = inputs.planned, inputs.facts.resumed
     section = (planned.config or {}).get("checkpoint") if planned else None
     loads_universal = isinstance(section, Mapping) and section.get("load_universal") is True
-    if planned is None or resumed is None or loads_universal:
-        return
-    if resumed.states is None:
-        yield from _check_there(resumed, planned)
+    if planned is None or resumed is None or resumed.states is None or loads_universal:
         return
     severity = None if planned.integration is Integration.HF else Severity.WARNING
     # deepspeed 0.19.8, runtime/engine.py: `_load_checkpoint` and `_load_zero_checkpoint` raise for
@@ -351,30 +315,6 @@ def check_checkpoint(inputs: PreflightInput) -> Iterator[Finding]:
             f"{saved} ranks saved the checkpoint `{resumed.path}`, and this job has {ranks}",
             *_ways_out(resumed.path, resumed.states, planned),
             severity=severity,
-        )
-
-
-def _check_there(resumed: Resumed, planned: PlannedJob) -> Iterator[Finding]:
-    # Scripts give words of their own a meaning: `latest`, `true`.
-    names_folder = "/" in resumed.path or resumed.path.startswith("checkpoint-")
-    portable = planned.script is not None and planned.script.facts.saves_portably
-    if planned.integration is not Integration.HF or not names_folder or portable:
-        return
-    if resumed.is_folder:
-        yield found(
-            NO_CHECKPOINT,
-            f"the checkpoint `{resumed.path}` has no states of DeepSpeed",
-            (
-                "to go on from its weights with a new optimizer, remove "
-                "`--resume_from_checkpoint`, and name the folder as the model"
-            ),
-        )
-    else:
-        yield found(
-            NO_CHECKPOINT,
-            f"there is no checkpoint `{resumed.path}`",
-            "name a checkpoint that is there after `--resume_from_checkpoint`",
-            "remove `--resume_from_checkpoint` to start from the beginning",
         )
 
 

@@ -132,8 +132,6 @@ class Torch(Struct, frozen=True, kw_only=True):
     cuda_version: tuple[int, int] | None = None
     """What it was built with; None for a build without."""
     hip: bool = False
-    capabilities: frozenset[tuple[int, int]] | None = None
-    """What a release holds code for; None for a build from source."""
 
 
 class Installed(Struct, frozen=True, kw_only=True):
@@ -232,7 +230,6 @@ class Resumed(Struct, frozen=True, kw_only=True):
 
     path: str
     """As the script is told."""
-    is_folder: bool
     states: SavedStates | None = None
     """None if there are none, or if they cannot be read."""
 
@@ -261,8 +258,6 @@ class Script(Struct, frozen=True, kw_only=True):
     path: str
     imports: tuple[Import, ...] = ()
     """The libraries that it imports at its top, without a condition."""
-    relative: Import | None = None
-    """The first import from its own package, where it is started by its path."""
 
 
 class PreflightFacts(Struct, frozen=True, kw_only=True):

@@ -37,13 +37,6 @@ OLD_DRIVER = Rule(
     why="a driver supports its own major version of CUDA and older ones only",
     when="torch is built for a newer major version of CUDA than the driver supports",
 )
-NO_CODE_FOR_GPU = Rule(
-    code="PF304",
-    name="no-code-for-gpu",
-    severity=Severity.ERROR,
-    why="the first kernel fails with `no kernel image is available`",
-    when="the GPU is too old for this release of torch",
-)
 BUSY_GPU = Rule(
     code="PF305",
     name="busy-gpu",
@@ -77,11 +70,12 @@ def check_gpus(inputs: PreflightInput) -> Iterator[Finding]:
         yield from _busy(machine)
     if planned is not None:
         step = planned.job.workload
-        on_gpus, on_cpu = (
-            _precision(machine, step, inputs.environ),
-            _precision_on_cpu(machine, step),
-        )
-        yield from on_gpus if inputs.on_gpus else on_cpu
+        by_gpu = _fp16_on_gpus(machine, step, inputs.environ)
+        yield from by_gpu if inputs.on_gpus else _fp16_on_cpu(machine, step)
+        if emulated := bf16_emulated(machine, step):
+            other = "fp16" if inputs.on_gpus else "fp32"
+            fix = f"use {other}, unless the script sets bf16: `$precision {other}`"
+            yield found(SLOW_BY_CHOICE, emulated, fix)
 
 
 def _torch(torch: Torch, machine: Machine) -> Iterator[Finding]:
@@ -102,19 +96,6 @@ def _torch(torch: Torch, machine: Machine) -> Iterator[Finding]:
             f"install a torch built for CUDA {newest[0]}: {_TORCH_PAGE}",
             *([f"or install driver {least} or later"] if least else []),
         )
-    # A GPU that is newer than all that there is code for may have its code made.
-    oldest = min(torch.capabilities or {(0, 0)})
-    for gpu in machine.gpus:
-        if (gpu.compute_capability or oldest) < oldest:
-            yield found(
-                NO_CODE_FOR_GPU,
-                (
-                    f"torch {torch.version} supports compute capability {dotted(oldest)} "
-                    f"and later, and GPU {gpu.label} ({gpu.name}) is "
-                    f"{dotted(gpu.compute_capability or oldest)}"
-                ),
-                f"install a torch built for an older CUDA: {_TORCH_PAGE}",
-            )
 
 
 def _busy(machine: Machine) -> Iterator[Finding]:
@@ -129,7 +110,9 @@ def _busy(machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _precision(machine: Machine, step: Workload, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _fp16_on_gpus(
+    machine: Machine, step: Workload, environ: Mapping[str, str]
+) -> Iterator[Finding]:
     formats = {step.precision, step.torch_autocast}
     allows_old = environ.get("DS_ALLOW_DEPRECATED_FP16") == "1"
     oldest = (_DEPRECATED_FP16_MAJOR if allows_old else _FP16_MAJOR, 0)
@@ -143,20 +126,16 @@ def _precision(machine: Machine, step: Workload, environ: Mapping[str, str]) -> 
                 ),
                 "use fp32, unless the script sets fp16: `$precision fp32`",
             )
-    if emulated := bf16_emulated(machine, step):
-        fix = "use fp16, unless the script sets bf16: `$precision fp16`"
-        yield found(SLOW_BY_CHOICE, emulated, fix)
 
 
-def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[Finding]:
-    fixes = ("`$precision fp32`", "if the script sets fp16, remove that")
+def _fp16_on_cpu(machine: Machine, step: Workload) -> Iterator[Finding]:
     # deepspeed/runtime/engine.py, _do_sanity_check (0.19.8); autocast does not ask.
     if step.precision is Precision.FP16 and machine.host.computes_fp16 is False:
         yield found(
-            HALF_PRECISION, "the job uses fp16, and this CPU has no fp16 instructions", *fixes
+            HALF_PRECISION,
+            "the job uses fp16, and this CPU has no fp16 instructions",
+            "use fp32, unless the script sets fp16: `$precision fp32`",
         )
-    if emulated := bf16_emulated(machine, step):
-        yield found(SLOW_BY_CHOICE, emulated, *fixes)
 
 
 # Check the memory, the limits and the disks of the host.

@@ -1,6 +1,6 @@
 """Check what the script itself does with the config and the model, against what was planned."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from zerowiz.core.findings import Finding, Rule, Severity, found, parse_release
@@ -12,6 +12,8 @@ from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.facts import Resolver, ScriptFacts, unsaid_arguments
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import PRECISIONS, Integration, Precision
+
+_Check = Callable[[PlannedJob, Resolver], Iterator[Finding]]
 
 # Report what an earlier step of a launch refused.
 
@@ -107,7 +109,7 @@ def _placements(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
             )
 
 
-def _fsdp(run: Resolver) -> Iterator[Finding]:
+def _fsdp(_planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
     setting = run.setting(run.facts.fsdp)
     # transformers 5.23, trainer.py, __init__: a ValueError.
     if setting is not None and setting.value and str(setting.value).lower() != "false":
@@ -349,23 +351,21 @@ def _lightning(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         )
 
 
+_BY_INTEGRATION: Mapping[Integration | None, tuple[_Check, ...]] = {
+    Integration.HF: (_fsdp, _optimizers),
+    Integration.ACCELERATE: (_accelerated,),
+    Integration.LIGHTNING: (_lightning,),
+}
+
+
 def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     """What the script does against the plan."""
     planned = inputs.planned
     if planned is None or planned.script is None:
         return
-    yield from _arguments(planned, planned.script)
     yield from _removed(planned, planned.script, inputs.facts.installed)
-    yield from _placements(planned, planned.script)
-    if planned.integration is Integration.HF:
-        yield from _fsdp(planned.script)
-    yield from check_stages(planned, planned.script)
-    if planned.integration is Integration.HF:
-        yield from _optimizers(planned, planned.script)
-    if planned.integration is Integration.ACCELERATE:
-        yield from _accelerated(planned, planned.script)
-    if planned.integration is Integration.LIGHTNING:
-        yield from _lightning(planned, planned.script)
-    yield from _float_batches(planned, planned.script)
+    by_integration = _BY_INTEGRATION.get(planned.integration, ())
+    for check in (_arguments, _placements, *by_integration, check_stages, _float_batches):
+        yield from check(planned, planned.script)
     if planned.job.workload.sequence_parallel > 1:
         yield from _shared_sequences(planned, planned.script)

@@ -6,10 +6,8 @@ standard library alone, and it imports none of the libraries that it looks for: 
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import re
 import runpy
 import sys
 import sysconfig
@@ -18,11 +16,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-# torch/cuda/__init__.py: the GPUs that a release has code for, by CUDA's version and architecture.
-_TABLE = re.compile(r"^PYTORCH_RELEASES_CODE_CC\b[^=\n]*= (\{.+?^\})", re.MULTILINE | re.DOTALL)
-# A release that PyTorch published, for which the table holds: `2.13.0+cu130`.
-_RELEASE = re.compile(r"\d+\.\d+\.\d+\+cu\d+", re.ASCII)
 
 
 def report(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -70,16 +63,10 @@ def _read_torch(folder: Path | None) -> dict[str, Any] | None:
     with suppress(Exception):
         values = runpy.run_path(f"{folder}/version.py")
         version, cuda = str(values["__version__"]), values["cuda"]
-        table: dict[str, Any] = {}
-        if cuda and _RELEASE.fullmatch(version):
-            text = Path(f"{folder}/cuda/__init__.py").read_text(encoding="utf-8")
-            table = ast.literal_eval(_TABLE.findall(text)[0])
-        codes = table.get(cuda, {}).get(os.uname().machine, ())
         return {
             "version": version,
             "cuda_version": [int(part) for part in cuda.split(".")[:2]] if cuda else None,
             "hip": values.get("hip") is not None,
-            "capabilities": [divmod(code, 10) for code in codes] or None,
         }
     return None
 

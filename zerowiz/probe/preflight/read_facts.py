@@ -277,23 +277,19 @@ def read_facts(
     text = None if script is None else read_script_text(script, import_folder or script.parent)
     names = (*_LIBRARIES, *(module.name for module in (text.imports if text else ())))
     installed = None if program is None else read_installed(program, environ, names)
+    folder = installed.extensions_folder if installed and ops else None
     shm = files.space("dev/shm")
     return PreflightFacts(
         installed=installed,
         bad_releases=read_bad_releases(),
         toolchain=read_toolchain(environ, ops, cuda=cuda) if ops else None,
-        extensions=None if installed is None else _read_extensions(installed, ops, files),
+        extensions=None if folder is None else read_extensions(folder, ops, files),
         script=text,
         nvme=None if nvme_path is None else _read_folder(Path(nvme_path)),
         checkpoints=None if output_folder is None else _read_folder(output_folder),
         resumed=None if resumed_from is None else read_resumed(resumed_from),
         shm_free_bytes=None if shm is None else shm.free_bytes,
     )
-
-
-def _read_extensions(installed: Installed, ops: Sequence[Op], files: Files) -> Extensions | None:
-    folder = installed.extensions_folder if ops else None
-    return None if folder is None else read_extensions(folder, ops, files)
 
 
 def _read_folder(path: Path) -> Folder:
@@ -628,7 +624,7 @@ def read_resumed(path: str) -> Resumed:
         path: Its folder: `out/checkpoint-500`.
     """
     folder = Path(path)
-    return Resumed(path=path, is_folder=folder.is_dir(), states=_states_in(folder))
+    return Resumed(path=path, states=_states_in(folder))
 
 
 def _states_in(folder: Path) -> SavedStates | None:

@@ -77,11 +77,6 @@ def read_script_text(path: Path, folder: Path) -> "Script":
     for statement in () if "sys.path" in text else tree.body:
         for name in _imported(statement):
             lines.setdefault(name, statement.lineno)
-    own = (
-        Import(name="." * node.level + (node.module or ""), line=node.lineno)
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.level
-    )
     return Script(
         path=str(path),
         imports=tuple(
@@ -89,7 +84,6 @@ def read_script_text(path: Path, folder: Path) -> "Script":
             for name, line in lines.items()
             if name not in known
         ),
-        relative=next(own, None) if folder == path.parent else None,
     )
 
 
