@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.launch.plan import Saved
-from zerowiz.core.preflight.facts import Resumed, SavedStates
+from zerowiz.core.preflight.facts import SavedStates
 from zerowiz.probe.preflight.read_facts import read_resumed, read_saved, read_states
 
 
@@ -105,17 +105,15 @@ def test_the_files_of_a_checkpoint_show_its_stages_and_its_ranks(
     save(tmp_path / "global_step1", *sharded("model", 4), *sharded("optim", 4))
     save(tmp_path / "global_step2", *names)
     (tmp_path / "latest").write_text("global_step2\n")
-    states = SavedStates(tag="global_step2", stages=stages, ranks=ranks)
-    found = read_resumed(str(tmp_path))
-    assert found == Resumed(path=str(tmp_path), states=states)
+    path = str(tmp_path)
+    states = SavedStates(path=path, tag="global_step2", stages=stages, ranks=ranks)
+    assert states == read_resumed(path)
 
 
 def test_a_folder_without_the_states_of_deepspeed_has_none(tmp_path: Path) -> None:
-    nothing = Resumed(path=str(tmp_path))
     save(tmp_path / "global_step1", WHOLE)
-    assert read_resumed(str(tmp_path)) == nothing
+    assert read_resumed(str(tmp_path)) is None
     for lost in ("global_step4", "a\0b"):
         (tmp_path / "latest").write_text(lost)
-        assert read_resumed(str(tmp_path)) == nothing
-    missing = str(tmp_path / "missing")
-    assert read_resumed(missing) == Resumed(path=missing)
+        assert read_resumed(str(tmp_path)) is None
+    assert read_resumed(str(tmp_path / "missing")) is None

@@ -27,7 +27,7 @@ from zerowiz.app.resolve.workload import (
     check_own_config,
 )
 from zerowiz.core.findings import Finding, Rule, found
-from zerowiz.core.launch.plan import Programs, launch_env
+from zerowiz.core.launch.plan import launch_env
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.script import (
@@ -104,7 +104,9 @@ def find_preflight_findings(
     elif machine is not None and file is None:
         refusals.findings.append(found(NO_PLAN, _NOTHING_PLANNED, "zerowiz doctor train.py"))
     program = None if programs is None else programs.deepspeed
-    environ = _job_environ(machine, programs)
+    environ: Mapping[str, str] = os.environ
+    if machine is not None and programs is not None:
+        environ = {**environ, **launch_env(machine, programs, environ, {})}
     with reporter.wait(_CHECKING):
         planned = None if plan is None else plan_of(plan, run, require_strategy(plan))
         inputs = preflight_input(planned, machine, run, program, environ, options.output_dir)
@@ -176,10 +178,3 @@ def _decide(
     note_basis(plan, reporter)
     note_choices(plan, reporter)
     return plan
-
-
-def _job_environ(machine: Machine | None, programs: Programs | None) -> Mapping[str, str]:
-    """The environment that a launch from here gives its job."""
-    if machine is None or programs is None:
-        return os.environ
-    return {**os.environ, **launch_env(machine, programs, os.environ, {})}

@@ -212,20 +212,15 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
             return _read_to_end(handle, most_bytes + 1)
         data = _PIPES.get(_last_written(handle))
         if data is None:
-            try:
-                data = _read_to_end(handle, most_bytes + 1)
-            except TimeoutError as error:
-                data = error
+            data = _read_to_end(handle, most_bytes + 1)
             _PIPES[_last_written(handle)] = data
-        if isinstance(data, TimeoutError):
-            raise data
         return data
     finally:
         os.close(handle)
 
 
-# A pipe can be read once, and a command may need a file twice; nor is one waited for twice.
-_PIPES: dict[tuple[int, int, int], bytes | TimeoutError] = {}
+# A pipe can be read once, and a command may need a file twice.
+_PIPES: dict[tuple[int, int, int], bytes] = {}
 
 
 def _last_written(handle: int) -> tuple[int, int, int]:

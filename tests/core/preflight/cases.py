@@ -32,9 +32,8 @@ from zerowiz.core.preflight.facts import (
     PlannedJob,
     PreflightFacts,
     PreflightInput,
-    Resumed,
     SavedStates,
-    Script,
+    SourceFolder,
     Toolchain,
     Torch,
 )
@@ -136,9 +135,6 @@ def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
     return replace(H200, host=host)
 
 
-PLAIN = Script(path="train.py")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """A job that a rule finds something of, and one that it nearly does."""
@@ -193,9 +189,9 @@ def started_by(**fields: Any) -> PreflightInput:
     return given(PreflightFacts(installed=program))
 
 
-def script(*imports: Import) -> PreflightInput:
-    facts = Script(path="pkg/train.py", imports=imports)
-    return given(PreflightFacts(installed=install(), script=facts))
+def importing(name: str, source: SourceFolder | None = None) -> PreflightInput:
+    module = Import(path="pkg/train.py", line=3, name=name, source=source)
+    return given(PreflightFacts(installed=install(), imports=(module,)))
 
 
 def loaded(
@@ -228,7 +224,7 @@ def resuming(
 ) -> PreflightInput:
     """A job of four ranks, from a checkpoint of this many at the same stage."""
     stages = (strategy.stage,) if strategy.stage in {0, 3} else (1, 2)
-    saved = SavedStates(tag="global_step500", stages=stages, ranks=ranks)
+    saved = SavedStates(path="out/checkpoint-500", tag="global_step500", stages=stages, ranks=ranks)
     return resuming_from(saved, strategy, integration, section=section)
 
 
@@ -240,15 +236,19 @@ def resuming_from(
     section: Mapping[str, bool] | None = None,
 ) -> PreflightInput:
     """A job of four ranks, from a checkpoint with these states."""
-    resumed = Resumed(path="out/checkpoint-500", states=saved)
     job = plan(H200, strategy, integration=integration)
     job = replace(job, config={"checkpoint": section or {}})
-    return given(PreflightFacts(resumed=resumed), job, H200)
+    return given(PreflightFacts(resumed=saved), job, H200)
 
 
 def saved_at(*stages: int) -> SavedStates:
     """States of four ranks."""
-    return SavedStates(tag="global_step500", stages=stages, ranks=None if stages == (0,) else 4)
+    return SavedStates(
+        path="out/checkpoint-500",
+        tag="global_step500",
+        stages=stages,
+        ranks=None if stages == (0,) else 4,
+    )
 
 
 def with_fsdp(
@@ -484,7 +484,7 @@ def checkpoints(free_bytes: int) -> PreflightInput:
 
 
 def loading(machine: Machine) -> PreflightInput:
-    return given(PreflightFacts(script=PLAIN), plan(machine), machine)
+    return given(None, plan(machine), machine)
 
 
 CASES = (
@@ -505,11 +505,7 @@ CASES = (
     case("optimizer-mismatch", preparing(DUMMY), preparing(LION_8BIT)),
     case("sequence-parallel", sharing_sequences(names_positions=False), sharing_sequences()),
     case("float-batches", floating(), floating(Precision.FP32)),
-    case(
-        "import-missing",
-        script(Import(name="my_data", line=3)),
-        script(Import(name="datasets", line=3)),
-    ),
+    case("import-missing", importing("my_data"), importing("datasets")),
     case("package-missing", installed(lacks="torch"), installed(lacks="peft")),
     case("old-deepspeed", installed(deepspeed="0.19.7"), installed(deepspeed="0.19.8")),
     case(

@@ -9,7 +9,6 @@ from core.preflight.cases import (
     CPU,
     GIB,
     H200,
-    PLAIN,
     SEVEN,
     TOOLS,
     Case,
@@ -17,6 +16,7 @@ from core.preflight.cases import (
     building,
     built_in,
     given,
+    importing,
     install,
     lock,
     locked,
@@ -50,14 +50,12 @@ from zerowiz.core.preflight.facts import (
     PIN_MEMORY,
     Extensions,
     Folder,
-    Import,
     Installed,
     Lock,
     Op,
     PlannedJob,
     PreflightFacts,
     PreflightInput,
-    Script,
     SourceFolder,
     Toolchain,
     Torch,
@@ -204,7 +202,7 @@ def hosted(
     total, free = (None if gib is None else gib * GIB for gib in (total_gib, free_gib))
     machine, workload = with_host(total, free), Workload(method=method)
     planned = plan(machine, strategy, workload=workload, host_use=use)
-    return given(PreflightFacts(script=PLAIN), planned, machine)
+    return given(None, planned, machine)
 
 
 @pytest.mark.parametrize(
@@ -395,8 +393,7 @@ def test_a_library_that_the_job_needs_and_is_not_there_ends_it(
 
 
 def test_what_the_templates_bring_is_copied_and_not_installed() -> None:
-    script = Script(path="train.py", imports=(Import(name="portable_checkpoint", line=2),))
-    (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
+    (finding,) = errors_of(examine(importing("portable_checkpoint")))
     assert "templates/portable_checkpoint" in finding.fixes[0]
 
 
@@ -406,8 +403,7 @@ def test_what_the_templates_bring_is_copied_and_not_installed() -> None:
 def test_a_module_that_is_missing_is_installed_by_the_name_of_its_package(
     module: str, package: str
 ) -> None:
-    script = Script(path="train.py", imports=(Import(name=module, line=2),))
-    (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
+    (finding,) = errors_of(examine(importing(module)))
     assert finding.fixes[0].endswith(f" install {package}")
 
 
@@ -423,9 +419,7 @@ def test_a_package_of_the_scripts_own_repository_is_not_fetched_by_its_name(
     source: SourceFolder, fix: str
 ) -> None:
     """PyPI has another `fastchat`, and another `alignment`."""
-    own = Import(name="fastchat", line=2, source=source)
-    script = Script(path="fastchat/train/train.py", imports=(own,))
-    (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
+    (finding,) = errors_of(examine(importing("fastchat", source)))
     assert finding.fixes[0].endswith(fix)
 
 

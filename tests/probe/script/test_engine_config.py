@@ -13,7 +13,7 @@ from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSo
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.workload import Attention, Integration
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.script.engine_config import read_script_text
+from zerowiz.probe.script.engine_config import read_imports
 from zerowiz.probe.script.read_script import parse_script, read_script
 
 LITERAL = Convention.CONFIG_LITERAL
@@ -273,8 +273,8 @@ def test_what_is_imported_at_the_top_is_needed(
     script = tmp_path / "train.py"
     if text is not None:
         script.write_text(text)
-    seen = read_script_text(script, script.parent)
-    assert expected == [(each.name, each.line) for each in seen.imports]
+    seen = read_imports(script, script.parent)
+    assert expected == [(each.name, each.line) for each in seen]
 
 
 @pytest.mark.parametrize(
@@ -301,8 +301,8 @@ def test_a_package_of_the_scripts_repository_is_found_beside_it(
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).touch()
     Path(script).write_text("import own\n")
-    seen = read_script_text(Path(script), Path(script).parent)
-    assert [("own", source)] == [(each.name, each.source) for each in seen.imports]
+    seen = read_imports(Path(script), Path(script).parent)
+    assert [("own", source)] == [(each.name, each.source) for each in seen]
 
 
 # What a script puts into the config that it gets is not followed.

@@ -591,13 +591,6 @@ def _output_folder(start: Start) -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def checkpoints_before(start: Start) -> CheckpointStates:
-    """The checkpoints of other runs; none where this run goes on from them too."""
-    if start.script.resumes:
-        return {}
-    return read_states(_output_folder(start))
-
-
 def escalate(
     start: Start, memory: MemoryKind, number: int, before: CheckpointStates, reporter: Reporter
 ) -> Start:
@@ -607,7 +600,7 @@ def escalate(
         start: The one that ran out of memory.
         memory: The memory that was too small.
         number: Of the next attempt.
-        before: Of `checkpoints_before`, as the first attempt began.
+        before: The checkpoints of other runs, as the first attempt began.
         reporter: Hears what may go wrong with it.
 
     Raises:
@@ -670,7 +663,9 @@ def run_attempts(start: Start, reporter: LaunchReporter, publish: Publish | None
         job=next((f"{name}={os.environ[name]}" for name in names if name in os.environ), None),
         attempts=(),
     )
-    before, end = checkpoints_before(start), None
+    # Where this run goes on from those of others, they are its own.
+    before = {} if start.script.resumes else read_states(_output_folder(start))
+    end: JobEnd | None = None
     with noted_signals() as signals:
         while True:
             number = len(record.attempts) + 1

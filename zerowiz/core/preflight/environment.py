@@ -21,7 +21,6 @@ from zerowiz.core.preflight.facts import (
     PlannedJob,
     PreflightInput,
     SavedStates,
-    Script,
 )
 from zerowiz.core.strategy_types import Offload, ZeroKey
 from zerowiz.core.workload import Integration, Method
@@ -222,12 +221,12 @@ IMPORT_MISSING = Rule(
 )
 
 
-def _imports(script: Script, installed: Installed) -> Iterator[Finding]:
-    for module in script.imports:
+def _imports(imports: Sequence[Import], installed: Installed) -> Iterator[Finding]:
+    for module in imports:
         if installed.lacks(module.name):
             yield found(
                 IMPORT_MISSING,
-                f"{script.path} line {module.line} imports `{module.name}`, which is not installed",
+                f"{module.path} line {module.line} imports `{module.name}`, which is not installed",
                 _OURS.get(module.name) or _install(module, installed),
             )
 
@@ -258,8 +257,7 @@ def check_environment(inputs: PreflightInput) -> Iterator[Finding]:
     yield from _age(installed)
     if planned is not None:
         yield from check_releases(installed, planned, facts.bad_releases)
-    if facts.script is not None:
-        yield from _imports(facts.script, installed)
+    yield from _imports(facts.imports, installed)
 
 
 # Check whether the checkpoint that a job resumes from loads on its ranks and at its stage.
@@ -291,12 +289,12 @@ def check_checkpoint(inputs: PreflightInput) -> Iterator[Finding]:
     planned, resumed = inputs.planned, inputs.facts.resumed
     section = (planned.config or {}).get("checkpoint") if planned else None
     loads_universal = isinstance(section, Mapping) and section.get("load_universal") is True
-    if planned is None or resumed is None or resumed.states is None or loads_universal:
+    if planned is None or resumed is None or loads_universal:
         return
     severity = None if planned.integration is Integration.HF else Severity.WARNING
     # deepspeed 0.19.8, runtime/engine.py: `_load_checkpoint` and `_load_zero_checkpoint` raise for
     # each pair of stages but these, and for other ranks, unless the checkpoint is universal.
-    stage, stages = planned.strategy.stage, resumed.states.stages
+    stage, stages = planned.strategy.stage, resumed.stages
     if stages and stage not in stages:
         yield found(
             OTHER_STAGE,
@@ -308,19 +306,19 @@ def check_checkpoint(inputs: PreflightInput) -> Iterator[Finding]:
             "for the next job: save with `portable_checkpoint`, which loads at every stage",
             severity=severity,
         )
-    saved, ranks = resumed.states.ranks, planned.job.machine.world_size
+    saved, ranks = resumed.ranks, planned.job.machine.world_size
     if saved not in {None, ranks} and stage != 0:
         yield found(
             OTHER_RANKS,
             f"{saved} ranks saved the checkpoint `{resumed.path}`, and this job has {ranks}",
-            *_ways_out(resumed.path, resumed.states, planned),
+            *_ways_out(resumed, planned),
             severity=severity,
         )
 
 
-def _ways_out(path: str, states: SavedStates, planned: PlannedJob) -> Iterator[str]:
+def _ways_out(states: SavedStates, planned: PlannedJob) -> Iterator[str]:
     yield f"resume on {states.ranks} ranks again"
-    folder = f"{path}/{states.tag}"
+    folder = f"{states.path}/{states.tag}"
     # For states of stages 1 and 2 the converter wants a note in the checkpoint, which none of the
     # Trainer has.
     command = (

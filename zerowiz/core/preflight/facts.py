@@ -215,23 +215,16 @@ class Folder(Struct, frozen=True, kw_only=True):
 
 
 class SavedStates(Struct, frozen=True, kw_only=True):
-    """The states of DeepSpeed in a checkpoint."""
+    """The states of DeepSpeed in the checkpoint that a job resumes from."""
 
+    path: str
+    """Of the checkpoint, as the script is told."""
     tag: str
     """DeepSpeed's folder in it: `global_step500`."""
     stages: tuple[int, ...]
     """The stages that save such files, each of which loads what the others saved."""
     ranks: int | None = None
     """How many saved a part each; None at stage 0, where the states are whole."""
-
-
-class Resumed(Struct, frozen=True, kw_only=True):
-    """The checkpoint that a job resumes from."""
-
-    path: str
-    """As the script is told."""
-    states: SavedStates | None = None
-    """None if there are none, or if they cannot be read."""
 
 
 class SourceFolder(Struct, frozen=True, kw_only=True):
@@ -244,20 +237,14 @@ class SourceFolder(Struct, frozen=True, kw_only=True):
 
 
 class Import(Struct, frozen=True, kw_only=True):
-    """A library that a script cannot do without."""
-
-    name: str
-    line: int
-    source: SourceFolder | None = None
-    """Where its package is, if it is one of the script's own repository."""
-
-
-class Script(Struct, frozen=True, kw_only=True):
-    """What a script's text shows apart from its settings."""
+    """A library that a script imports at its top, without a condition."""
 
     path: str
-    imports: tuple[Import, ...] = ()
-    """The libraries that it imports at its top, without a condition."""
+    """Of the script."""
+    line: int
+    name: str
+    source: SourceFolder | None = None
+    """Where its package is, if it is one of the script's own repository."""
 
 
 class PreflightFacts(Struct, frozen=True, kw_only=True):
@@ -268,10 +255,11 @@ class PreflightFacts(Struct, frozen=True, kw_only=True):
     """Every row of the table."""
     toolchain: Toolchain | None = None
     extensions: Extensions | None = None
-    script: Script | None = None
+    imports: tuple[Import, ...] = ()
     nvme: Folder | None = None
     checkpoints: Folder | None = None
-    resumed: Resumed | None = None
+    resumed: SavedStates | None = None
+    """None if the script resumes from none, or if they cannot be read."""
     shm_free_bytes: int | None = None
 
     @property

@@ -25,7 +25,6 @@ from zerowiz.core.preflight.facts import (
     Lock,
     Op,
     PreflightFacts,
-    Resumed,
     SavedStates,
     Toolchain,
 )
@@ -35,7 +34,7 @@ from zerowiz.probe.files import Files, read_bad_releases, read_named
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.preflight import python_report
 from zerowiz.probe.preflight.python_report import report
-from zerowiz.probe.script.engine_config import read_script_text
+from zerowiz.probe.script.engine_config import read_imports
 
 # Where a path is long or has a space, pip and uv write `#!/bin/sh`, and start it in the next line.
 _FIRST_LINES = re.compile(rb"""#!\s*(?:/bin/sh\n'''exec' )?(?:"(/[^"\n]+)"|(/\S+))([^\n]*)""")
@@ -274,8 +273,8 @@ def read_facts(
         output_folder: The folder of checkpoints.
         resumed_from: The checkpoint that the script resumes from, by its arguments.
     """
-    text = None if script is None else read_script_text(script, import_folder or script.parent)
-    names = (*_LIBRARIES, *(module.name for module in (text.imports if text else ())))
+    imports = () if script is None else read_imports(script, import_folder or script.parent)
+    names = (*_LIBRARIES, *(module.name for module in imports))
     installed = None if program is None else read_installed(program, environ, names)
     folder = installed.extensions_folder if installed and ops else None
     shm = files.space("dev/shm")
@@ -284,7 +283,7 @@ def read_facts(
         bad_releases=read_bad_releases(),
         toolchain=read_toolchain(environ, ops, cuda=cuda) if ops else None,
         extensions=None if folder is None else read_extensions(folder, ops, files),
-        script=text,
+        imports=imports,
         nvme=None if nvme_path is None else _read_folder(Path(nvme_path)),
         checkpoints=None if output_folder is None else _read_folder(output_folder),
         resumed=None if resumed_from is None else read_resumed(resumed_from),
@@ -617,17 +616,13 @@ def read_saved(folder: Path | None, before: CheckpointStates | None = None) -> S
     )
 
 
-def read_resumed(path: str) -> Resumed:
-    """The checkpoint that a job resumes from.
+def read_resumed(path: str) -> SavedStates | None:
+    """The states in the checkpoint that a job resumes from; None without any.
 
     Args:
         path: Its folder: `out/checkpoint-500`.
     """
     folder = Path(path)
-    return Resumed(path=path, states=_states_in(folder))
-
-
-def _states_in(folder: Path) -> SavedStates | None:
     try:
         tag = read_named(folder / _LATEST).decode().strip()
         names = {file.name for file in (folder / tag).iterdir()}
@@ -636,12 +631,12 @@ def _states_in(folder: Path) -> SavedStates | None:
     ranks = sum(_ZERO_STATES.fullmatch(name) is not None for name in names)
     if ranks:
         stages = (3,) if _SHARDED_WEIGHTS in names else (1, 2)
-        return SavedStates(tag=tag, stages=stages, ranks=ranks)
+        return SavedStates(path=path, tag=tag, stages=stages, ranks=ranks)
     if _WHOLE_WEIGHTS not in names:
         return None
     # Those of DeepSpeed's experts have other names.
     other_states = any(name.endswith(_STATES) for name in names)
-    return SavedStates(tag=tag, stages=() if other_states else (0,))
+    return SavedStates(path=path, tag=tag, stages=() if other_states else (0,))
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:

@@ -40,7 +40,7 @@ from zerowiz.probe.script.source import (
 )
 
 if TYPE_CHECKING:
-    from zerowiz.core.preflight.facts import Script, SourceFolder
+    from zerowiz.core.preflight.facts import Import, SourceFolder
 
 # deepspeed 0.19.8, __init__.py, initialize: the positions of its arguments.
 ARGS_POSITION = 0
@@ -57,33 +57,30 @@ _HEIGHT = 4
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
 
-def read_script_text(path: Path, folder: Path) -> "Script":
-    """The facts of a script's text; without any where Python cannot parse it.
+def read_imports(path: Path, folder: Path) -> "tuple[Import, ...]":
+    """The libraries that a script imports; none where Python cannot parse it.
 
     Args:
         path: The script.
         folder: The folder that it imports from first.
     """
-    from zerowiz.core.preflight.facts import Import, Script  # noqa: PLC0415 - only a launch asks
+    from zerowiz.core.preflight.facts import Import  # noqa: PLC0415 - only a launch asks
 
     try:
         text = read_named(path, LONGEST_SCRIPT_BYTES).decode(errors="replace")
         tree = parse_quietly(text)
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
-        return Script(path=str(path))
+        return ()
     known = {*sys.stdlib_module_names, *_list_names(folder)}
     lines: dict[str, int] = {}
     # A script that changes `sys.path` may import modules that are not found here.
     for statement in () if "sys.path" in text else tree.body:
         for name in _imported(statement):
             lines.setdefault(name, statement.lineno)
-    return Script(
-        path=str(path),
-        imports=tuple(
-            Import(name=name, line=line, source=_find_source(name, path))
-            for name, line in lines.items()
-            if name not in known
-        ),
+    return tuple(
+        Import(path=str(path), line=line, name=name, source=_find_source(name, path))
+        for name, line in lines.items()
+        if name not in known
     )
 
 
