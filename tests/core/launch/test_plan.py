@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerowiz.core.launch.plan import (
-    LaunchEnvironment,
     LaunchPlan,
     Programs,
     launch_env,
@@ -258,26 +257,3 @@ def test_outside_a_virtual_environment_compiled_ops_stay_where_torch_puts_them()
 def test_how_the_config_is_delivered_is_part_of_the_environment() -> None:
     delivery = {"ACCELERATE_USE_DEEPSPEED": "true"}
     assert delivery.items() <= launch_env(CPU, PROGRAMS, ON_PATH, delivery).items()
-
-
-# Whether zerowiz becomes the job or stays with it.
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        pytest.param(LaunchEnvironment(in_foreground=True), True, id="a terminal"),
-        pytest.param(LaunchEnvironment(in_foreground=False), False, id="none in the foreground"),
-        pytest.param(
-            LaunchEnvironment(in_foreground=True, survives_hangup=True), False, id="nohup"
-        ),
-        pytest.param(LaunchEnvironment(in_foreground=True, runs_ci=True), False, id="CI"),
-        pytest.param(
-            LaunchEnvironment(in_foreground=True, in_container=True), False, id="container"
-        ),
-    ],
-)
-def test_only_at_a_terminal_a_person_ends_the_job(
-    environment: LaunchEnvironment, expected: bool
-) -> None:
-    assert expected is environment.has_person

@@ -35,7 +35,7 @@ from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.job import execute
 from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.files import Files
-from zerowiz.probe.machine.scheduler import read_launch_environment
+from zerowiz.probe.machine.scheduler import has_person
 from zerowiz.translation import _
 from zerowiz.ui import sentences
 from zerowiz.ui.text import can_redraw
@@ -294,5 +294,4 @@ def _is_supervised(how: RunOptions, machine: Machine) -> bool:
     """Whether zerowiz stays with its job: at a terminal a person does."""
     if how.supervise is not None or how.max_attempts > 1:
         return how.supervise is not False
-    has_person = read_launch_environment(os.environ, Files()).has_person
-    return machine.allocation is not None or not has_person
+    return machine.allocation is not None or not has_person(os.environ, Files())

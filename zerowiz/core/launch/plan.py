@@ -127,25 +127,7 @@ def _is_sent(name: str) -> bool:
     return chosen and name not in _NEVER and name.isascii() and name.isidentifier()
 
 
-# Decide whether zerowiz supervises a job, or is replaced by it.
-
-
-class LaunchEnvironment(Struct, frozen=True, kw_only=True):
-    """What a launch was started from."""
-
-    in_foreground: bool
-    """Whether it runs in the foreground of a terminal."""
-    survives_hangup: bool = False
-    """Whether the end of the terminal does not end it, as with `nohup`."""
-    runs_ci: bool = False
-    in_container: bool = False
-
-    @property
-    def has_person(self) -> bool:
-        """Whether a person can end the job at the terminal."""
-        return self.in_foreground and not (
-            self.survives_hangup or self.runs_ci or self.in_container
-        )
+# The launch as one value.
 
 
 class LauncherCommand(Struct, frozen=True, kw_only=True):

@@ -11,29 +11,24 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.launch.plan import LaunchEnvironment
 from zerowiz.core.machine.types import JobAllocation
 from zerowiz.probe.files import Files
 from zerowiz.probe.machine.host import parse_list
 
-# Find out what a launch was started from: a terminal, `nohup`, CI, a container.
+# Find out whether a person looks on: not with `nohup`, in CI or in a container.
 
 # Docker and Podman make these files in every container; podman(1) and systemd-nspawn(1) set the
 # variable `container`, Kubernetes that of its API's address.
 _CONTAINER_FILES = (".dockerenv", "run/.containerenv")
-_CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
+_UNATTENDED = ("CI", "container", "KUBERNETES_SERVICE_HOST")
 
 
-def read_launch_environment(environ: Mapping[str, str], files: Files) -> LaunchEnvironment:
-    """What this process was started from."""
-    by_file = any(files.real(path) is not None for path in _CONTAINER_FILES)
-    by_variable = any(environ.get(name) for name in _CONTAINER_VARIABLES)
-    return LaunchEnvironment(
-        in_foreground=_is_in_foreground(),
-        survives_hangup=signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
-        runs_ci=bool(environ.get("CI")),
-        in_container=by_file or by_variable,
-    )
+def has_person(environ: Mapping[str, str], files: Files) -> bool:
+    """Whether a person can end what this process starts, at its terminal."""
+    in_container = any(files.real(path) is not None for path in _CONTAINER_FILES)
+    survives_hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    unattended = in_container or survives_hangup or any(map(environ.get, _UNATTENDED))
+    return _is_in_foreground() and not unattended
 
 
 def _is_in_foreground() -> bool:
