@@ -228,7 +228,6 @@ def hosted(
             ),
             "GPUs need a torch with CUDA": (
                 (with_torch(Torch(version="2.13.0+cpu")), "torch-without-cuda error"),
-                (with_torch(Torch(version="2.13.0+rocm7", hip=True)), "torch-without-cuda error"),
                 (with_torch(Torch(version="2.13.0+cpu"), CPU), ""),
                 (with_torch(None), ""),
             ),

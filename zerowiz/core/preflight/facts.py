@@ -131,7 +131,6 @@ class Torch(Struct, frozen=True, kw_only=True):
     version: str
     cuda_version: tuple[int, int] | None = None
     """What it was built with; None for a build without."""
-    hip: bool = False
 
 
 class Installed(Struct, frozen=True, kw_only=True):

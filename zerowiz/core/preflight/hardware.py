@@ -28,7 +28,7 @@ TORCH_WITHOUT_CUDA = Rule(
     name="torch-without-cuda",
     severity=Severity.ERROR,
     why="torch sees none of the GPUs",
-    when="torch is a build for the CPU or ROCm, and the GPUs are NVIDIA's",
+    when="torch is a build without CUDA, such as that for the CPU, and the GPUs are NVIDIA's",
 )
 OLD_DRIVER = Rule(
     code="PF303",
@@ -81,9 +81,9 @@ def check_gpus(inputs: PreflightInput) -> Iterator[Finding]:
 def _torch(torch: Torch, machine: Machine) -> Iterator[Finding]:
     built, newest = torch.cuda_version, machine.cuda_version
     if built is None:
-        kind = "ROCm" if torch.hip else "the CPU"
-        text = f"torch {torch.version} is a build for {kind}"
-        yield found(TORCH_WITHOUT_CUDA, text, _TORCH_PAGE)
+        yield found(
+            TORCH_WITHOUT_CUDA, f"torch {torch.version} is a build without CUDA", _TORCH_PAGE
+        )
         return
     if newest is not None and newest[0] < built[0]:
         least = _DRIVERS.get(built[0])

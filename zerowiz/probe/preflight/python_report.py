@@ -66,7 +66,6 @@ def _read_torch(folder: Path | None) -> dict[str, Any] | None:
         return {
             "version": version,
             "cuda_version": [int(part) for part in cuda.split(".")[:2]] if cuda else None,
-            "hip": values.get("hip") is not None,
         }
     return None
 
@@ -85,7 +84,7 @@ def _find_extensions(torch: Mapping[str, Any] | None, environ: Mapping[str, str]
     Source: torch/utils/cpp_extension.py, _get_build_directory (2.13).
     """
     said = environ.get("TORCH_EXTENSIONS_DIR")
-    if said or torch is None or torch["hip"]:
+    if said or torch is None:
         return said or None
     cuda = torch["cuda_version"]
     kind = "cpu" if cuda is None else "cu" + "".join(map(str, cuda))
