@@ -6,8 +6,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
@@ -32,7 +30,6 @@ from zerowiz.app.resolve.resolved_job import (
 )
 from zerowiz.app.resolve.workload import check_words, keep_steps, shared_by_script, splits
 from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
-from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import (
     Objective,
     list_shared,
@@ -438,18 +435,6 @@ _CHANGEABLE = {question.key: question for question in CHANGEABLE}
 _OF_JOB = frozenset({"strategy", "machine", "model"})
 
 
-class _Outlook(Struct, frozen=True, kw_only=True):
-    """What an answer leads to."""
-
-    decision: Decision
-    refusal: str | None
-    """Why the script would not train there, whether or not the job fits."""
-
-    @property
-    def trains(self) -> bool:
-        return self.decision.chosen is not None and self.refusal is None
-
-
 class Wizard:
     """Knows what is open after some answers, and what each answer leads to.
 
@@ -722,16 +707,18 @@ class Wizard:
 
         As it is where that is not known; else the largest, for which there are remedies.
         """
-        outlook = self._look(question, str(question.default), answers)
-        if outlook is None or outlook.trains:
+        if self._trains(answers.with_answer("machine", str(question.default))) is not False:
             return question
-        others = [choice.value for choice in question.choices if choice.value != question.default]
-        fitting = (
-            other
-            for other in others
-            if (fit := self._look(question, other, answers)) is not None and fit.trains
-        )
+        values = (choice.value for choice in question.choices)
+        fitting = (v for v in values if self._trains(answers.with_answer("machine", v)))
         return replace(question, default=next(fitting, LARGEST_MACHINE))
+
+    def _trains(self, answers: Answers) -> bool | None:
+        """Whether the job fits, and the script trains on this accelerator; None where unknown."""
+        followed = self._follow(answers)
+        if followed is None:
+            return None
+        return followed.decision.chosen is not None and self._refusal(answers, followed) is None
 
     def _method_question(self, question: Question, answers: Answers) -> Question:
         if not self.named.has_script(answers):
@@ -794,23 +781,13 @@ class Wizard:
         """What an answer leads to, in one line; empty where that is not known at once."""
 
         def leads_to(answer: str) -> str:
-            outlook = self._look(question, answer, answers)
-            if outlook is None:
+            after = self.with_answer(question.key, answer, answers)
+            followed = None if question.problem(answer) else self._follow(after)
+            if followed is None:
                 return ""
-            return outlook.refusal or wizard.consequence(outlook.decision)
+            return self._refusal(after, followed) or wizard.consequence(followed.decision)
 
         return leads_to
-
-    def _look(self, question: Question, answer: str, answers: Answers) -> _Outlook | None:
-        """What an answer leads to; None where that is not known at once."""
-        if question.problem(answer) is not None:
-            return None
-        answers = self.with_answer(question.key, answer, answers)
-        followed = self._follow(answers)
-        if followed is None:
-            return None
-        refusal = self._refusal(answers, followed)
-        return _Outlook(decision=followed.decision, refusal=refusal)
 
     def _refusal(self, answers: Answers, followed: DecidedJob) -> str | None:
         """Why the script would not train on this accelerator."""
