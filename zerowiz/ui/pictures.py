@@ -105,8 +105,8 @@ def _step(decision: Decision, step: FlowchartStep, *, is_last: bool) -> Iterator
         (answer, ANSWER_COLOURS[answer]),
         *_rate(step.answer, machine),
     )
-    if not is_followed(step, is_last=is_last):
-        yield ("┃ ", Colour.LABEL), (f"╌ {other_branch(decision, step)}", Colour.DIM)
+    if not _is_followed(step, is_last=is_last):
+        yield ("┃ ", Colour.LABEL), (f"╌ {_other_branch(decision, step)}", Colour.DIM)
 
 
 def flowchart_line(decision: Decision, columns: int) -> Picture:
@@ -160,21 +160,21 @@ def _rate(answer: Answer, machine: Machine) -> Iterator[Span]:
         yield f", {rate / 1e9:.0f} GB/s", None
 
 
-def is_followed(step: FlowchartStep, *, is_last: bool) -> bool:
+def _is_followed(step: FlowchartStep, *, is_last: bool) -> bool:
     """Whether what is asked next stands where a "yes" that was not taken led."""
     if step.answer.question is FlowchartQuestion.IS_THE_SEQUENCE:
         return True
     return step.answer.answer and step.about is not None and not is_last
 
 
-def other_branch(decision: Decision, step: FlowchartStep) -> str:
+def _other_branch(decision: Decision, step: FlowchartStep) -> str:
     """Where the other answer leads, with its number: `yes → DDP: 133.2 of 39.4 GiB`."""
     other = _("no") if step.answer.answer else _("yes")
     if step.other is None:
         is_link = step.answer.question is FlowchartQuestion.FAST_INTERCONNECT
         return f"{other} → {(_('ZeRO-3 would be slow') if is_link else _('what would help'))}"
     asked = step.answer if step.other is step.about else None
-    sized = f"{_(step.other.strategy.short_words)}: {sizes(decision, step.other, asked)}"
+    sized = f"{_(step.other.strategy.short_words)}: {_sizes(decision, step.other, asked)}"
     return f"{other} → {sized}{_compared(decision, step.other)}"
 
 
@@ -197,16 +197,11 @@ def _end(decision: Decision, path: FlowchartPath) -> Line:
     return (
         ("┗ ", Colour.LABEL),
         (called, VERDICT_COLOURS[path.end.verdict]),
-        (f": {end_sizes(decision, path.end)}", None),
+        (f": {_sizes(decision, path.end, None)}{_compared(decision, path.end)}", None),
     )
 
 
-def end_sizes(decision: Decision, end: StrategyEstimate) -> str:
-    """What the strategy at the end of the path needs, and how long a step takes if that decided."""
-    return sizes(decision, end, None) + _compared(decision, end)
-
-
-def sizes(decision: Decision, evaluated: StrategyEstimate, asked: Answer | None) -> str:
+def _sizes(decision: Decision, evaluated: StrategyEstimate, asked: Answer | None) -> str:
     """What a strategy needs of what there is, of the host where that decides."""
     job = decision.job
     if job.accounting is Accounting.TEXTBOOK:
@@ -283,16 +278,13 @@ def _cell(
 
 def _meanings(pairs: Sequence[PairLink], columns: int) -> Iterator[Line]:
     """What the words mean that stand in the matrix, in as many lines as it takes."""
-    words = sorted({link.word: link.nvlinks for link in pairs}.items())
-    line = ""
-    for word, nvlinks in words:
+    texts = []
+    for word, nvlinks in sorted({link.word: link.nvlinks for link in pairs}.items()):
         plural = "NVLink" if nvlinks == 1 else "NVLinks"
-        meaning = f"{word}: {f'{nvlinks} {plural}' if nvlinks else _MEANINGS[word]}"
-        if line and len(line) + len("; ") + len(meaning) > columns:
-            yield ((f"{line};", Colour.DIM),)
-            line = ""
-        line = f"{line}; {meaning}" if line else meaning
-    yield ((line, Colour.DIM),)
+        texts.append(f"{word}: {f'{nvlinks} {plural}' if nvlinks else _MEANINGS[word]}")
+    *before, last = texts
+    entries = [*(f"{text};" for text in before), last]
+    return wrap([((text, Colour.DIM),) for text in entries], " ", columns)
 
 
 # Draw memory: a bar for each strategy, or each phase, of what a GPU holds, against the budget.
@@ -360,20 +352,15 @@ def _ends(sizes: Sizes) -> Iterator[tuple[int, tuple[str, Colour]]]:
     return zip(ends, (SIGNS[part] for part in MemoryPart), strict=True)
 
 
-def widest_bytes(totals: Sequence[int], budget_bytes: int | None) -> int:
-    """What a whole bar stands for: the largest size, or some times the budget; 1 at least."""
-    most = max(totals)
-    if budget_bytes:
-        most = max(budget_bytes, min(most, int(_MOST_BUDGETS * budget_bytes)))
-    return max(most, 1)
-
-
 class _Scale:
     """How many cells a size has, and which column the budget is."""
 
     def __init__(self, totals: Sequence[int], budget_bytes: int | None, cells: int) -> None:
         self.cells = cells
-        self._cells_per_byte = cells / widest_bytes(totals, budget_bytes)
+        most = max(totals)
+        if budget_bytes:
+            most = max(budget_bytes, min(most, int(_MOST_BUDGETS * budget_bytes)))
+        self._cells_per_byte = cells / max(most, 1)
         self._budget_bytes = budget_bytes
         self.budget = None if budget_bytes is None else self.cells_of(budget_bytes)
 

@@ -106,41 +106,26 @@ _DUMB = frozenset({"", "dumb", "unknown"})
 
 
 class Colour(StrEnum):
-    """A colour by rich's name; each can be read on a light and on a dark background."""
+    """A colour as what turns it on (ECMA-48, 8.3.117); each is legible on light and on dark."""
 
-    GOOD = "green"
-    DOUBT = "magenta"
-    BAD = "red"
-    LABEL = "bold"
-    DIM = "dim"
+    GOOD = "32"
+    DOUBT = "35"
+    BAD = "31"
+    LABEL = "1"
+    DIM = "2"
     # Areas: the terminal's own background writes on them.
-    BLUE = "reverse blue"
-    CYAN = "reverse cyan"
-    MAGENTA = "reverse magenta"
-    GREEN = "reverse green"
-    YELLOW = "reverse yellow"
-    GREY = "reverse"
-    DARK = "reverse dim"
-    RED = "reverse red"
+    BLUE = "7;34"
+    CYAN = "7;36"
+    MAGENTA = "7;35"
+    GREEN = "7;32"
+    YELLOW = "7;33"
+    GREY = "7"
+    DARK = "7;2"
+    RED = "7;31"
 
-
-# ECMA-48, section 8.3.117.
-SGR: Mapping[Colour, str] = {
-    Colour.GOOD: "32",
-    Colour.DOUBT: "35",
-    Colour.BAD: "31",
-    Colour.LABEL: "1",
-    Colour.DIM: "2",
-    Colour.BLUE: "7;34",
-    Colour.CYAN: "7;36",
-    Colour.MAGENTA: "7;35",
-    Colour.GREEN: "7;32",
-    Colour.YELLOW: "7;33",
-    Colour.GREY: "7",
-    Colour.DARK: "7;2",
-    Colour.RED: "7;31",
-}
-"""What turns each on; `0` turns it off."""
+    def paint(self, words: str) -> str:
+        """The words in this colour."""
+        return f"\x1b[{self}m{words}\x1b[0m"
 
 
 def is_dumb() -> bool:
@@ -170,8 +155,7 @@ def paint(text: str, marks: Mapping[str, Colour], stream: TextIO) -> str:
     for pattern, colour in marks.items():
         match = re.search(pattern, text)
         if match is not None:
-            word = f"\x1b[{SGR[colour]}m{match[0]}\x1b[0m"
-            text = text[: match.start()] + word + text[match.end() :]
+            text = text[: match.start()] + colour.paint(match[0]) + text[match.end() :]
     return text
 
 
@@ -435,9 +419,7 @@ def _painted(line: Line, *, coloured: bool) -> str:
     plain = "".join(words for words, _ in line).rstrip()
     if not coloured:
         return plain
-    return "".join(
-        words if colour is None else f"\x1b[{SGR[colour]}m{words}\x1b[0m" for words, colour in line
-    )
+    return "".join(words if colour is None else colour.paint(words) for words, colour in line)
 
 
 # Draw tables and folded lines on a terminal, a pipe or a file.
