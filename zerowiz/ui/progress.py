@@ -2,12 +2,9 @@
 
 import sys
 import threading
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Self, TextIO
 
-from zerowiz.translation import _, listing
-from zerowiz.ui.text import cells, is_dumb, plain
+from zerowiz.ui.text import is_dumb, plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -15,6 +12,8 @@ if TYPE_CHECKING:
 
 # What takes no longer needs no words.
 _SHOWN_AFTER_S = 0.5
+# Of what is done, and how long that took.
+_COUNT_COLUMNS = 24
 
 
 class TerminalWait:
@@ -34,12 +33,10 @@ class TerminalWait:
         stream: TextIO | None,
         total: int | None = None,
     ) -> None:
-        self._label = label
+        self._label = self._words = plain(label)
         self._stream = stream
         self._total = total
         self._done = 0
-        self._began_s = time.monotonic()
-        self._now = ""
         self._lock = threading.Lock()
         self._has_ended = False
         self._drawn: Progress | None = None
@@ -61,7 +58,7 @@ class TerminalWait:
     def at(self, what: str) -> None:
         """What it waits for now."""
         with self._lock:
-            self._now = what
+            self._words = plain(f"{self._label}: {what}")
             self._update()
 
     def done(self, name: str) -> None:
@@ -70,17 +67,6 @@ class TerminalWait:
         with self._lock:
             self._done += 1
             self._update()
-
-    @property
-    def _words(self) -> str:
-        return plain(f"{self._label}: {self._now}" if self._now else self._label)
-
-    def _progress(self) -> str:
-        """Such as `2 of 5, 0:12`."""
-        clock = _clock(time.monotonic() - self._began_s)
-        if self._total is None:
-            return clock
-        return listing([_("{done} of {total}", done=self._done, total=self._total), clock])
 
     def _update(self) -> None:
         if self._drawn is not None:
@@ -91,37 +77,25 @@ class TerminalWait:
             if self._has_ended or self._stream is None:
                 return
             if is_dumb():
-                self._stream.write(f"{self._words} ({self._progress()})\n")
+                self._stream.write(f"{self._words} ...\n")
                 return
-            self._drawn = _draw(self._progress, self._stream)
+            self._drawn = _draw(self._stream, is_counted=self._total is not None)
             self._task = self._drawn.add_task(self._words, total=self._total, completed=self._done)
             self._drawn.start()
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _draw(progress: Callable[[], str], stream: TextIO) -> "Progress":
+def _draw(stream: TextIO, *, is_counted: bool) -> "Progress":
     from rich.console import Console
-    from rich.progress import Progress, ProgressColumn, Task
-    from rich.text import Text
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    console = Console(file=stream)
-
-    class Line(ProgressColumn):
-        """What is waited for, as far as there is room, and how long that lasts."""
-
-        def render(self, task: Task) -> Text:
-            times = progress()
-            label = Text(task.description)
-            label.truncate(max(0, console.width - cells(times) - 2), overflow="ellipsis")
-            return label.append(f"  {times}")
-
+    console = Console(file=stream, no_color=True)
+    room = max(console.width - _COUNT_COLUMNS, 1)
+    words = Column(no_wrap=True, overflow="ellipsis", max_width=room)
     return Progress(
-        Line(),
+        TextColumn("{task.description}", markup=False, table_column=words),
+        *([MofNCompleteColumn(" of ")] if is_counted else []),
+        TimeElapsedColumn(),
         console=console,
         transient=True,
         # Else what goes to stdout would be shown on this stream, though stdout may be a file.
