@@ -429,7 +429,6 @@ def as_answers(settings: Change) -> dict[str, str]:
     return {k: words[v] if isinstance(v, bool) else str(v) for k, v in settings.items()}
 
 
-_SEVERAL = 2
 _CHANGEABLE = {question.key: question for question in CHANGEABLE}
 # What a plan is of, and its strategy, which are no settings of a step.
 _OF_JOB = frozenset({"strategy", "machine", "model"})
@@ -496,10 +495,8 @@ class Wizard:
         if self.named.here is None or self.named.typed.machine is not None:
             questions["machine"] = self.named.typed.machine
         if not self.named.no_script:
-            # The only one here is not asked for; with others it is what the menu points at.
-            questions["script"] = (
-                self.named.script_here if len(self.named.nearby) < _SEVERAL else None
-            )
+            # The only one here is not asked for.
+            questions["script"] = self.named.script_here
         script = self.named.script(answers)
         if not self.named.has_script(answers):
             questions |= open_questions(self.named.typed, ScriptSettings())

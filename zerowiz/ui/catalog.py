@@ -1,6 +1,6 @@
 """Show the machines of the tables that a job fits, and what training costs on each."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TextIO
 
 from zerowiz.core.catalog import Offer, Offers
@@ -56,15 +56,13 @@ def machines(
     """
     say(stream, labelled(_("Model"), sentences.model(job.model)), hang=LABEL_COLUMNS)
     stream.write("\n")
-    left: tuple[str, ...] = ()
     if offered.offers:
-        left = _table(offered, stream)
+        _table(offered, stream)
         stream.write("\n")
-    say(stream, *_legend(offered, job, prices, objective, left))
+    say(stream, *_legend(offered, job, prices, objective))
 
 
-def _table(offered: Offers, stream: TextIO) -> tuple[str, ...]:
-    """The rows; returns the headings for which the terminal is too narrow."""
+def _table(offered: Offers, stream: TextIO) -> None:
     split, mixed = _splits(offered), _mixes_checkpointing(offered)
     priced = any(offer.price_per_hour is not None for offer in offered.offers)
     headings = (
@@ -88,7 +86,7 @@ def _table(offered: Offers, stream: TextIO) -> tuple[str, ...]:
         )
         for offer in offered.offers[:_MOST_ROWS]
     ]
-    return show_rows(stream, headings, rows, _LEAVING)
+    show_rows(stream, headings, rows, _LEAVING)
 
 
 def _splits(offered: Offers) -> bool:
@@ -122,19 +120,18 @@ def _legend(
     job: Job,
     prices: PriceList,
     objective: Objective,
-    left: Collection[str],
 ) -> Iterator[str]:
     offers = offered.offers
     if offers:
         yield _rows(prices)
-        yield _("In the table, {columns}.", columns=_("; ").join(_columns(offered, left)))
-    if left:
         yield _(
-            "A wider terminal also shows: {columns}.", columns=listing(_(name) for name in left)
+            "In the table, needs and headroom are GiB per GPU; step is seconds per optimizer step;"
+            " {rate} is the total of all GPUs.",
+            rate=_rate(offered),
         )
     if offers and not any(offer.chosen.step_time for offer in offers):
         yield _("zerowiz predicts no step time: {why_untimed}.", why_untimed=job.why_untimed)
-    yield from _steps(offered, left)
+    yield from _steps(offered)
     if len(offered.offers) > 1 and objective is Objective.FLOWCHART:
         yield _("The flowchart chose each strategy; `$objective fastest` chooses the fastest.")
     if prices.prices:
@@ -175,20 +172,11 @@ def _rate(offered: Offers) -> str:
     return rate_unit(offer.chosen.step_time for offer in offered.offers)
 
 
-def _columns(offered: Offers, left: Collection[str]) -> Iterator[str]:
-    """What the columns are that are there on any machine."""
-    if "headroom" not in left:
-        yield _("needs and headroom are GiB per GPU")
-    if "step" not in left:
-        yield _("step is seconds per optimizer step")
-    yield _("{rate} is the total of all GPUs", rate=_rate(offered))
-
-
-def _steps(offered: Offers, left: Collection[str]) -> Iterator[str]:
+def _steps(offered: Offers) -> Iterator[str]:
     """What differs between the steps of the machines."""
-    if _splits(offered) and "batch" not in left:
+    if _splits(offered):
         yield _("Batch is the micro-batch and the number of micro-steps.")
-    if _mixes_checkpointing(offered) and "ckpt" not in left:
+    if _mixes_checkpointing(offered):
         yield _("Ckpt shows whether the plan uses gradient checkpointing.")
     steps = {
         (offer.workload.micro_batch, offer.workload.accumulation_steps) for offer in offered.offers

@@ -430,7 +430,7 @@ def strategy_lines(
     """
     job = decision.job
     groups = _groups(decision) if folded else [(e,) for e in decision.evaluated]
-    lines, _kept = aligned(strategy_cells(decision, groups), {0, 4}, columns, leaving=(2, 3))
+    lines = aligned(strategy_cells(decision, groups), {0, 4}, columns, leaving=(2, 3))
     cells = min(columns - max(map(length, lines)) - 3, _MOST_BAR_CELLS)
     if columns >= _WITH_BARS_COLUMNS and cells >= _FEWEST_CELLS and not is_dumb():
         totals = [max(e.device_bytes for e in group) for group in groups]

@@ -155,7 +155,7 @@ def table(remedies: Sequence[Remedy], stream: TextIO, most_lines: int | None = N
         tuple((cell, None) for cell in (word if cells(word) <= room else "", *others))
         for word, others in rows
     ]
-    (first, *lines), _kept = aligned(named, {0, 1}, columns)
+    first, *lines = aligned(named, {0, 1}, columns)
     is_timed = any(remedy.step_time is not None for remedy in remedies)
     scope = (f"  {_('(all GPUs)')}", None)
     titles = (*first, scope) if is_timed and length((*first, scope)) <= columns else first

@@ -378,8 +378,8 @@ def wrap(entries: Iterable[Line], gap: str, columns: int) -> Iterator[Line]:
 
 def aligned(
     rows: Sequence[Line], left: Container[int], columns: int | None, leaving: Sequence[int] = ()
-) -> tuple[list[Line], list[int]]:
-    """The rows with their cells below each other, and the columns that are kept: no empty ones.
+) -> list[Line]:
+    """The rows with their cells below each other, without empty columns.
 
     Where they are wider than they may be, columns leave.
 
@@ -404,7 +404,7 @@ def aligned(
             filled = (pad if place in left else pad_left)(words, widths[place])
             spans.append((f"{gap}{filled}" if spans else filled, colour))
         lines.append(tuple(spans))
-    return lines, kept
+    return lines
 
 
 def draw(picture: Picture, stream: TextIO) -> None:
@@ -443,10 +443,8 @@ def show_rows(
     headings: Sequence[str],
     rows: Sequence[Sequence[Cell]],
     leaving: Sequence[str] = (),
-) -> tuple[str, ...]:
+) -> None:
     """A table of which nothing is cut: where the terminal is too narrow, columns leave.
-
-    The headings of those that left are returned.
 
     Args:
         stream: Where to; a file or a pipe gets every column.
@@ -460,12 +458,10 @@ def show_rows(
     named = [tuple((_(heading), None) for heading in headings), *(map(_line, rows))]
     if headings[-1] in _FOLDED and room is not None:
         # It has what the others leave of a line.
-        others, _kept = aligned([row[:-1] for row in named], left, None)
+        others = aligned([row[:-1] for row in named], left, None)
         width = max(room - max(map(length, others)) - 2, _FEWEST_COLUMNS)
         named = [folded for row in named for folded in _folded(row, width)]
-    lines, kept = aligned(named, left, room, places)
-    draw(tuple(lines), stream)
-    return tuple(heading for place, heading in enumerate(headings) if place not in kept)
+    draw(tuple(aligned(named, left, room, places)), stream)
 
 
 _FEWEST_COLUMNS = 12
@@ -502,7 +498,7 @@ def show_sides(
         ]
         for place, (one, other) in enumerate(zip_longest(*sides, fillvalue="")):
             lines.append(((label if place == 0 else "", None), (one, None), (other, None)))
-    draw(tuple(aligned(lines, {0, 1, 2}, None)[0]), stream)
+    draw(tuple(aligned(lines, {0, 1, 2}, None)), stream)
 
 
 def say(
