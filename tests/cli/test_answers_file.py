@@ -279,6 +279,18 @@ def test_a_file_of_one_script_says_nothing_of_another(here: Run, folder: Path) -
     assert "zero3" == json.loads(here(*words, "other.py").stdout)["chosen"]
 
 
+def test_the_next_command_leaves_the_script_of_the_file_to_the_file(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    (folder / "zerowiz.toml").write_text('script = "train.py"\nmodel = "10m"\n')
+    for machine, command in (("8xH100", "init --machine 8xH100"), ("cpu", "launch --machine cpu")):
+        planned = here("plan", "--machine", machine)
+        *_others, following = planned.stdout.splitlines()
+        assert f"zerowiz {command}" == following.partition(": ")[2]
+        assert 0 == here(*command.split(), "--yes", "--dry-run").code, command
+
+
 def test_a_word_after_the_script_counts_before_the_file(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     (folder / "zerowiz.toml").write_text(

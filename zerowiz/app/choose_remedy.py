@@ -6,14 +6,14 @@ from enum import Enum
 from zerowiz.app.command import Person
 from zerowiz.app.decide import (
     Plan,
-    machine_of,
+    RemedyFinder,
     note_basis,
     note_choices,
     plan_options,
     plan_resolved,
 )
 from zerowiz.app.machines.machine import is_here
-from zerowiz.app.options import Options, with_plain
+from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.command_words import spell_change
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
@@ -123,10 +123,7 @@ def take_remedy(plan: Plan, change: Change) -> Plan:
     Raises:
         ZerowizError: The job cannot be so.
     """
-    changed = with_plain(plan.options, change)
-    machine = machine_of(changed, change, plan.resolved.job.machine)
-    read = None if "model" in change else plan.resolved.read
-    return plan_resolved(plan.resolved.with_change(changed, machine, read))
+    return plan_resolved(RemedyFinder(plan.resolved).request(change))
 
 
 def decide_with(

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from zerowiz.app.machines.machine import complete, find_machine, is_here, state_
 from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import ResolvedJob, config_file, find_basis, resolve_job
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, may_run
 from zerowiz.core.decision.flowchart import Decision, Reason, decide
 from zerowiz.core.decision.job import (
     bf16_emulated,
@@ -39,10 +38,11 @@ from zerowiz.core.launch.provenance import (
 )
 from zerowiz.core.launch.secrets import hide_secret_values
 from zerowiz.core.machine.job_gpus import choose_gpus
-from zerowiz.core.machine.names import encode_machine
+from zerowiz.core.machine.names import encode_machine, read_phrase
 from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.micro_step import ReadModel
+from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.plan_json import encode_decision
 from zerowiz.core.script.facts import RESUME, Convention
@@ -59,7 +59,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import SETTINGS, Integration, Loss, Method, Workload
-from zerowiz.errors import HandEditedError, LostEdit, NothingFitsError, UsageError, ZerowizError
+from zerowiz.errors import LostEdit, NothingFitsError, UsageError, ZerowizError
 from zerowiz.probe.files import read_gpu_table, read_known_models, read_named, read_version
 from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.output_folder import (
@@ -75,19 +75,31 @@ if TYPE_CHECKING:
     from zerowiz.core.decision.remedies import Attempt, Remedy
 
 
-class DecidedJob(Struct, frozen=True, kw_only=True):
-    """A decision, and what it was made of."""
+@shows("decision", "remedies")
+class Plan(Struct, frozen=True, kw_only=True):
+    """What was decided, and the options that led there."""
 
-    first: ResolvedJob
-    """With the step as it would be by itself."""
+    options: Options
+    script: ScriptRun | None
+    """The script as it is run; None without one."""
     resolved: ResolvedJob
-    """With the step that was chosen."""
-    search: Search
     decision: Decision
+    search: Search | None
+    """None for a further attempt of a job, whose step is that of the first."""
+    own_step: Workload
+    """The step as it would be by itself."""
+    remedies: "tuple[Remedy, ...]" = ()
+    """The cheapest first; then those that only a change of the script makes."""
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """The chosen strategy, if any."""
+        chosen = self.decision.chosen
+        return None if chosen is None else chosen.strategy
 
 
-def decide_job(resolved: ResolvedJob) -> DecidedJob:
-    """The decision on a job that is resolved, without remedies.
+def decide_job(resolved: ResolvedJob) -> Plan:
+    """The plan of a job that is resolved, without remedies.
 
     Args:
         resolved: The job, with the step as it would be by itself.
@@ -107,11 +119,18 @@ def decide_job(resolved: ResolvedJob) -> DecidedJob:
     if decision.chosen is not None:
         # A config is written only where DeepSpeed trains what was asked for.
         refuse_strategy(chosen, decision.chosen.strategy)
-    return DecidedJob(first=resolved, resolved=chosen, search=searched, decision=decision)
+    return Plan(
+        options=resolved.options,
+        script=resolved.script,
+        resolved=chosen,
+        decision=decision,
+        search=searched,
+        own_step=resolved.job.workload,
+    )
 
 
-def choose_open(resolved: ResolvedJob) -> Search:
-    """What is taken of what is open."""
+def choose_open(resolved: ResolvedJob, strategies: Sequence[StrategyRow] = STRATEGIES) -> Search:
+    """What is taken of what is open, with one of these strategies."""
 
     def supports(strategy: Strategy) -> bool:
         try:
@@ -122,7 +141,7 @@ def choose_open(resolved: ResolvedJob) -> Search:
 
     job, open_step = resolved.job, resolved.freedom
     objective = resolved.options.objective
-    return search(job, resolved.constraints, open_step, objective, supports)
+    return search(job, resolved.constraints, open_step, objective, supports, strategies)
 
 
 def _least(resolved: ResolvedJob) -> Workload:
@@ -217,8 +236,6 @@ class RemedyFinder:
 
     def _reaches(self, change: Change) -> bool:
         """Whether the ranks get each value that a change gives a setting of theirs."""
-        if self.script is None:
-            return True
         typed = with_plain(self.options, change)
         return all(self._takes(name, getattr(typed, name)) for name in change)
 
@@ -256,8 +273,10 @@ class RemedyFinder:
             # Nobody can type memory that this host does not have.
             return change, decide(attempt.job, attempt.constraints).chosen
         try:
-            resolved = self._request(change)
-            chosen = choose_open(resolved).decision.chosen
+            resolved = self.request(change)
+            job, is_open = resolved.job, resolved.freedom.names
+            may_fit = [row for row in STRATEGIES if is_open or may_run(job, row)]
+            chosen = choose_open(resolved, may_fit).decision.chosen if may_fit else None
             if chosen is not None:
                 refuse_strategy(resolved, chosen.strategy)
         except ZerowizError:
@@ -274,8 +293,8 @@ class RemedyFinder:
         interconnect = self.options.interconnect
         text = change.get("interconnect")
         if "machine" in change:
-            nodes = {} if self.options.nodes is None else {"nodes": _nodes_of(change["machine"])}
-            return {**change, **nodes}
+            nodes = read_phrase(str(change["machine"])).nodes or 1
+            return change if self.options.nodes is None else {**change, "nodes": nodes}
         if text is None or interconnect is None:
             return change
         return {**change, "interconnect": f"{interconnect},{text}"}
@@ -305,7 +324,7 @@ class RemedyFinder:
             what = f"`{value}`" if name == "model" else _("with {code}", code=_IN_4_BITS)
             return _("load {what} in {where}", what=what, where=loads)
         try:
-            self._request({name: value})
+            self.request({name: value})
         except ZerowizError as error:
             return error.hints[0] if error.hints else error.message
         edit = _EDITS.get((name, value)) or _EDITS.get((name, None))
@@ -315,7 +334,7 @@ class RemedyFinder:
             )
         return _("{edit} in `{path}`", edit=edit, path=path)
 
-    def _request(self, change: Change) -> ResolvedJob:
+    def request(self, change: Change) -> ResolvedJob:
         """The job with a change typed.
 
         The machine and the model are those of the job, which were read once, unless the change
@@ -337,12 +356,6 @@ class RemedyFinder:
         return resolved
 
 
-def _nodes_of(spec: object) -> int:
-    """The nodes of a spec such as `4x8xH100`."""
-    nodes, *several = str(spec).split("x", 2)
-    return int(nodes) if len(several) > 1 and several[0].isdecimal() else 1
-
-
 def machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
     """The machine that was read once, with other links or another one where the change says so."""
     if "machine" in change:
@@ -357,29 +370,6 @@ def machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
 # Plan a job: the decision with its remedies, and the error without one.
 
 
-@shows("decision", "remedies")
-class Plan(Struct, frozen=True, kw_only=True):
-    """What was decided, and the options that led there."""
-
-    options: Options
-    script: ScriptRun | None
-    """The script as it is run; None without one."""
-    resolved: ResolvedJob
-    decision: Decision
-    search: Search | None
-    """None for a further attempt of a job, whose step is that of the first."""
-    own_step: Workload
-    """The step as it would be by itself."""
-    remedies: "tuple[Remedy, ...]"
-    """The cheapest first; then those that only a change of the script makes."""
-
-    @property
-    def strategy(self) -> Strategy | None:
-        """The chosen strategy, if any."""
-        chosen = self.decision.chosen
-        return None if chosen is None else chosen.strategy
-
-
 def plan_options(
     options: Options,
     machine: Machine,
@@ -391,20 +381,13 @@ def plan_options(
 
 
 def plan_resolved(job: ResolvedJob) -> Plan:
-    """The plan of a job that is resolved."""
-    options, script = job.options, job.script
-    followed = decide_job(job)
-    finder = RemedyFinder(followed.first)
-    plan = Plan(
-        options=options,
-        script=script,
-        resolved=followed.resolved,
-        decision=followed.decision,
-        search=followed.search,
-        own_step=followed.first.job.workload,
-        remedies=finder.find(followed.decision),
+    """The plan of a job that is resolved, with its remedies."""
+    plan = decide_job(job)
+    return replace(
+        plan,
+        remedies=RemedyFinder(job).find(plan.decision),
+        resolved=replace(plan.resolved, learning=_with_edits(plan)),
     )
-    return replace(plan, resolved=replace(plan.resolved, learning=_with_edits(plan)))
 
 
 # The keys of a config by which a person edits how a model learns.
@@ -762,13 +745,11 @@ def reproducing_words(plan: Plan, script: str | None, script_args: Sequence[str]
         script: Its path; None where a config is written alone.
         script_args: The words after it.
     """
-    # A launch starts where it is: what was planned for another machine, `init` writes.
-    command = "launch" if script and is_here(plan.decision.job.machine) else "init"
     forced = ["--force"] if Reason.FORCED in plan.decision.reasons else []
     # An answers file may say something else by then.
     options = replace(plan.options, isolated=True)
-    words = ["zerowiz", command, "--yes", *forced, *as_words(options)]
-    return [*words, *((script, *script_args) if script else ("--no-script",))]
+    tool, command, *words = next_words(options, script, script_args, plan.decision.job.machine)
+    return [tool, command, "--yes", *forced, *words]
 
 
 def next_words(
@@ -778,24 +759,14 @@ def next_words(
 
     Args:
         options: As they were typed, with what is added to them.
-        script: Its path, where there is one.
+        script: Its path; empty where an answers file names it, None where there is none.
         script_args: The words after it.
         machine: That of the plan.
     """
+    # A launch starts where it is: what was planned for another machine, `init` writes.
     command = "launch" if script is not None and is_here(machine) else "init"
-    shown = replace(options, as_json=False, quiet=False)
-    ran = (script, *script_args) if script else ("--no-script",)
-    return ["zerowiz", command, *as_words(shown), *ran]
-
-
-@contextmanager
-def losses_shown(*, shown: bool) -> Iterator[None]:
-    """With `--quiet` an error is its line and its hints, without what would be lost."""
-    try:
-        yield
-    except HandEditedError as error:
-        alone = HandEditedError(error.message, *error.hints, losses=())
-        raise error if shown else alone from None
+    ran = ("--no-script",) if script is None else (script, *script_args) if script else ()
+    return ["zerowiz", command, *as_words(options), *ran]
 
 
 # Find that this machine is not what it was when the same script was planned before.

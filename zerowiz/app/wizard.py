@@ -18,7 +18,7 @@ from zerowiz.app.command import (
     require_reachable,
     understand_command,
 )
-from zerowiz.app.decide import Plan, losses_shown
+from zerowiz.app.decide import Plan
 from zerowiz.app.doctor import find_line_edits, write_line_edits
 from zerowiz.app.machines.machine import find_machine, find_node
 from zerowiz.app.options import Options
@@ -386,8 +386,7 @@ def plan_init(
     planned = plan_written(command, path, plan, wanted, reporter)
     if options.dry_run:
         # Said now what a writing run would say.
-        with losses_shown(shown=not options.quiet):
-            refuse_loss(*planned.files, force=options.force)
+        refuse_loss(*planned.files, force=options.force)
     return with_start(planned, reporter) if wanted.launch else planned
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from zerowiz.app.answers_file import NotTextError, plan_answers, write_answers
 from zerowiz.app.command import Command, Person
-from zerowiz.app.decide import Plan, losses_shown, note_emulation, require_strategy
+from zerowiz.app.decide import Plan, note_emulation, require_strategy
 from zerowiz.app.launch.start import Start, deliver_plan, note_script, plan_files
 from zerowiz.app.machines.machine import find_node, is_here
 from zerowiz.app.options import Options, as_words, with_plain
@@ -182,8 +182,7 @@ def write_init(init_plan: InitPlan) -> None:
     """
     files, options = init_plan.files, init_plan.plan.options
     answers = init_plan.answers()
-    with losses_shown(shown=not options.quiet):
-        write_files(files, force=init_plan.may_overwrite or options.force)
+    write_files(files, force=init_plan.may_overwrite or options.force)
     script = init_plan.plan.script
     if init_plan.script is None or script is None:
         return

@@ -17,7 +17,7 @@ from zerowiz.app.command import (
     require_reachable,
     said_by_config,
 )
-from zerowiz.app.decide import DecidedJob, decide_job, machine_of
+from zerowiz.app.decide import Plan, decide_job, machine_of
 from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
@@ -786,7 +786,7 @@ class Wizard:
 
         return leads_to
 
-    def _refusal(self, answers: Answers, followed: DecidedJob) -> str | None:
+    def _refusal(self, answers: Answers, followed: Plan) -> str | None:
         """Why the script would not train on this accelerator."""
         run = self.named.run(answers)
         if run is None:
@@ -799,7 +799,7 @@ class Wizard:
             return error.message
         return None
 
-    def _follow(self, answers: Answers) -> DecidedJob | None:
+    def _follow(self, answers: Answers) -> Plan | None:
         """What the answers lead to; None where that is not known at once, or is refused."""
         try:
             return self._followed(answers)
@@ -807,7 +807,7 @@ class Wizard:
             # Such as a name that is too long: the answer will be refused.
             return None
 
-    def _followed(self, answers: Answers) -> DecidedJob | None:
+    def _followed(self, answers: Answers) -> Plan | None:
         """As `_follow`, but for what is refused."""
         machine, read = self.named.machine(answers), self.named.model(answers)
         if machine is None or read is None:

@@ -17,7 +17,7 @@ from zerowiz.app.command import (
     read_to_launch,
     understand_command,
 )
-from zerowiz.app.decide import Plan, losses_shown, note_change, require_strategy
+from zerowiz.app.decide import Plan, note_change, require_strategy
 from zerowiz.app.launch.start import NodeLaunch, Run, Start, check_start, plan_launch, run_attempts
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
@@ -189,11 +189,9 @@ def run_start(start: Start, reporter: LaunchReporter) -> int:
     Raises:
         ZerowizError: It did not start.
     """
-    options = start.plan.options
-    with losses_shown(shown=not options.quiet):
-        if not start.launch_plan.supervised:
-            execute(start.launch_plan, os.environ, force=options.force)
-        return run_attempts(start, reporter)
+    if not start.launch_plan.supervised:
+        execute(start.launch_plan, os.environ, force=start.plan.options.force)
+    return run_attempts(start, reporter)
 
 
 def _run_on_nodes(launch: Launch, node: NodeRank, reporter: LaunchReporter) -> int:
@@ -224,9 +222,8 @@ def _plan_start(launch: Launch, run: Run, reporter: Reporter, person: Person | N
     plan = decide_with(person, options, machine, script, reporter)
     note_change(plan, reporter)
     start = start_planned(plan, script, run, reporter)
-    with losses_shown(shown=not options.quiet):
-        # A dry run says now what the launch would say.
-        refuse_loss(*start.launch_plan.files, force=options.force)
+    # A dry run says now what the launch would say.
+    refuse_loss(*start.launch_plan.files, force=options.force)
     return start
 
 

@@ -221,8 +221,8 @@ def list_variants(job: Job, freedom: OpenSettings) -> Iterator[Job]:
 class Evaluator:
     """Evaluates a job with other workloads, each once."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, strategies: Sequence[StrategyRow] = STRATEGIES) -> None:
+        self.job, self.strategies = job, strategies
         self._made: dict[tuple[Workload, str], Candidate] = {}
 
     def candidate(self, workload: Workload, strategy: StrategyRow) -> Candidate:
@@ -288,24 +288,19 @@ def lean_out(job: Job, candidate: Candidate) -> Candidate:
     return replace(candidate, evaluated=evaluated)
 
 
-def cover(
-    evaluator: Evaluator,
-    strategies: Sequence[StrategyRow],
-    freedom: OpenSettings,
-) -> SearchResult:
-    """The candidates among these strategies that a search may take.
+def cover(evaluator: Evaluator, freedom: OpenSettings) -> SearchResult:
+    """The candidates among the evaluator's strategies that a search may take.
 
     A split of the batch that holds more than one that does not fit is not evaluated, nor one that
     is slower than others that fit; they count as covered.
 
     Args:
         evaluator: Of the job that is planned.
-        strategies: Those that are looked at.
         freedom: What is open.
     """
     candidates: dict[tuple[Workload, str], Candidate] = {}
     walks: list[tuple[Candidate, ...]] = []
-    count, w = 0, evaluator.job.workload
+    count, w, strategies = 0, evaluator.job.workload, evaluator.strategies
     for variant in list_variants(evaluator.job, freedom):
         full = variant.workload
         steps = split_batch(full) if freedom.split else (full,)
@@ -358,6 +353,7 @@ def search(
     freedom: OpenSettings,
     objective: Objective = Objective.FLOWCHART,
     supports: Callable[[Strategy], bool] = lambda _: True,
+    strategies: Sequence[StrategyRow] = STRATEGIES,
 ) -> Search:
     """Choose a strategy and the open settings, by the flowchart or by what is predicted.
 
@@ -371,6 +367,7 @@ def search(
         freedom: What is open.
         objective: What the choice is to be.
         supports: Whether DeepSpeed trains the job as it was asked with a strategy.
+        strategies: Those that are evaluated; the others do not fit.
     """
     by_flowchart = objective is Objective.FLOWCHART
     if by_flowchart and freedom.shared:
@@ -378,17 +375,17 @@ def search(
         closed, searches = replace(freedom, shared=()), []
         for ranks in (job.workload.sequence_parallel, *freedom.shared):
             shared = replace(job, workload=shared_by(job.workload, ranks))
-            searches.append(search(shared, constraints, closed, objective, supports))
+            searches.append(search(shared, constraints, closed, objective, supports, strategies))
             chosen = searches[-1].decision.chosen
             if is_settled(chosen) and chosen is not None and chosen.verdict is Verdict.FITS:
                 return searches[-1]
         return next((s for s in searches if is_settled(s.decision.chosen)), searches[0])
     varied = replace(freedom, attention=(), losses=()) if by_flowchart else freedom
-    evaluator = Evaluator(job)
-    covered = cover(evaluator, STRATEGIES, varied)
+    evaluator = Evaluator(job, strategies)
+    covered = cover(evaluator, varied)
     # The flowchart leaves out what is rarely the best; a search may find that it is.
     looked_at = STRATEGIES if constraints.free else considered(constraints)
-    names = {strategy.name for strategy in looked_at if supports(strategy)}
+    names = {row.name for row in strategies if row in looked_at and supports(row)}
     allowed = [candidate for candidate in covered.candidates if candidate.strategy.name in names]
     # Who asks for the fastest comes near the limit of memory where that is worth it.
     fastest = objective is Objective.FASTEST
@@ -560,8 +557,9 @@ def _take_for(walks: Sequence[Decision], candidates: Sequence[Candidate]) -> Can
 
 
 def _decide(evaluator: Evaluator, constraints: Constraints, workload: Workload) -> Decision:
-    """The flowchart with every strategy, and these settings."""
-    evaluated = [evaluator.candidate(workload, strategy).evaluated for strategy in STRATEGIES]
+    """The flowchart with these settings."""
+    rows = evaluator.strategies
+    evaluated = [evaluator.candidate(workload, strategy).evaluated for strategy in rows]
     return follow_flowchart(evaluated, replace(evaluator.job, workload=workload), constraints)
 
 
