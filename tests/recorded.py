@@ -21,14 +21,7 @@ from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.structs import decode
 from zerowiz.probe.files import Files, Space, World
 from zerowiz.probe.machine import nvml
-from zerowiz.probe.machine.nvml_calls import (
-    UNION_MEMBERS,
-    address_of,
-    inputs,
-    name_call,
-    name_handle,
-    outputs,
-)
+from zerowiz.probe.machine.nvml_calls import UNION_MEMBERS
 from zerowiz.probe.machine.read_machine import read_machine
 
 MACHINES = Path(__file__).parent / "machines"
@@ -62,6 +55,56 @@ _SUCCESS, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND = 0, 7, 13
 
 _FIELDS = "nvmlDeviceGetFieldValues"
 _ERROR_STRING = "nvmlErrorString"
+
+
+def address_of(pointer: Any) -> int:
+    """Where a pointer leads; 0 where that is nowhere."""
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def is_output(arg: object) -> bool:
+    """Whether NVML writes there: a reference, a text buffer, an array."""
+    return hasattr(arg, "_obj") or isinstance(arg, ctypes.Array)
+
+
+def outputs(args: Sequence[Any]) -> list[Any]:
+    """The ctypes values that a call writes its outputs to."""
+    return [getattr(arg, "_obj", arg) for arg in args if is_output(arg)]
+
+
+def inputs(args: Sequence[Any], names: Mapping[int, str]) -> list[str]:
+    """The inputs of a call, which distinguish it from other calls of the same function.
+
+    The length of a buffer is not one of them.
+
+    Args:
+        args: Of the call.
+        names: Of the handles, by their addresses.
+    """
+    words: list[str] = []
+    after_buffer = False
+    for arg in args:
+        if isinstance(arg, ctypes._Pointer):
+            words.append(names.get(address_of(arg), "gpu?"))
+        elif arg is not None and not is_output(arg) and not after_buffer:
+            words.append(str(getattr(arg, "value", arg)))
+        after_buffer = isinstance(arg, ctypes.Array)
+    return words
+
+
+def name_call(symbol: str, words: Sequence[str]) -> str:
+    """A call with its inputs.
+
+    Example:
+        >>> name_call("nvmlDeviceGetNvLinkState", ["gpu0", "3"])
+        'nvmlDeviceGetNvLinkState(gpu0, 3)'
+    """
+    return f"{symbol}({', '.join(words)})"
+
+
+def name_handle(words: Sequence[str]) -> str:
+    """The name of the handle that a call with these inputs returns: `gpu3`, `gpu3.mig1`."""
+    return f"gpu{words[0]}" if len(words) == 1 else f"{words[0]}.mig{words[1]}"
 
 
 class BrokenAnswerError(Exception):
@@ -218,6 +261,38 @@ class CallLog:
             return name
         results = [_plain(target) for target in targets]
         return results[0] if len(results) == 1 else results or None
+
+
+class CallWatch:
+    """A function table that calls the real one, and says before each call which one it is.
+
+    Args:
+        library: The driver's library, or another table.
+        announce: Told the name of a call, and an empty name after the call.
+    """
+
+    def __init__(self, library: object, announce: Callable[[str], None]) -> None:
+        self._library = library
+        self._announce = announce
+        self._names: dict[int, str] = {}
+
+    def __getattr__(self, symbol: str) -> Callable[..., Any]:
+        """The C function of this name, as ctypes finds it."""
+        function = getattr(self._library, symbol)
+        if symbol == "nvmlErrorString":
+            return function  # type: ignore[no-any-return]
+
+        def watched(*args: Any) -> int:
+            words = inputs(args, self._names)
+            self._announce(name_call(symbol, words))
+            code = int(function(*args))
+            targets = outputs(args)
+            if not code and targets and isinstance(targets[0], ctypes._Pointer):
+                self._names[address_of(targets[0])] = name_handle(words)
+            self._announce("")
+            return code
+
+        return watched
 
 
 class Replay:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from zerowiz.probe.machine.nvml_calls import CallWatch, outputs
+from recorded import CallWatch, outputs
 
 Fault = Callable[[tuple[Any, ...]], int]
 """What a call does instead of its own: its outputs are the arguments'; it returns a code."""

@@ -561,14 +561,14 @@ def test_a_gpu_that_is_lost_as_its_links_are_read_is_left_out_and_named(
 ) -> None:
     asked = []
 
-    def memory_v2(nvml: ModuleType, gpu: object) -> object:
+    def memory_v2(nvml: ModuleType, gpu: nvml_calls.Handle) -> nvml_calls.GpuMemory:
         asked.append(gpu)
         if len(asked) == 7:  # four when they are listed, and the third again
             raise pynvml.NVMLError(GPU_IS_LOST)
-        return real(nvml, gpu)
+        return real.read(nvml, gpu)
 
     real = nvml_calls.memory_v2
-    monkeypatch.setattr(nvml_calls, "memory_v2", memory_v2)
+    monkeypatch.setattr(nvml_calls, "memory_v2", replace(real, read=memory_v2))
     lost_later = {
         "nvmlDeviceGetP2PStatus(gpu1, gpu2, 2)": err(GPU_IS_LOST),
         "nvmlDeviceGetMemoryInfo(gpu2)": err(GPU_IS_LOST),
@@ -618,13 +618,13 @@ ONE_GPU = {
 }
 
 
-def ask(read: Callable[..., object], *args: object) -> object:
+def ask(call: nvml_calls.NvmlCall[object], *args: object) -> object:
     """What the driver in place answers for its first GPU."""
-    with nvml_calls.open_session(lambda _call: None) as session:
-        return session.ask(read, session.ask(nvml_calls.handle, 0), *args)
+    session = nvml_calls.open_session(lambda _call: None)
+    return session.ask(call, session.ask(nvml_calls.handle, 0), *args)
 
 
-def test_pynvml_still_has_the_two_private_names_that_a_reading_leans_on() -> None:
+def test_pynvml_still_has_the_two_private_names_that_a_recording_leans_on() -> None:
     assert hasattr(pynvml, "nvmlLib")
     assert dict is type(pynvml._nvmlGetFunctionPointer_cache)
 
@@ -659,7 +659,7 @@ FIELD = "nvmlDeviceGetFieldValues(gpu0, 91, 4)"
     ],
 )
 def test_an_answer_is_a_value_or_unavailable(
-    read: Callable[..., object],
+    read: nvml_calls.NvmlCall[object],
     args: tuple[int, ...],
     call: str,
     answer: Answer,
@@ -680,7 +680,7 @@ def test_an_answer_is_a_value_or_unavailable(
     ],
 )
 def test_a_function_that_the_driver_lacks_is_not_found(
-    read: Callable[..., object], symbol: str, code: int | None, driver: Install
+    read: nvml_calls.NvmlCall[object], symbol: str, code: int | None, driver: Install
 ) -> None:
     class Older(Replay):
         """A driver without that C function."""
@@ -697,25 +697,15 @@ def test_a_function_that_the_driver_lacks_is_not_found(
     assert code == answer.code
 
 
-def test_a_session_leaves_pynvml_as_it_was(driver: Install) -> None:
-    table = Replay(ONE_GPU)
-    driver(table)
-    pynvml._nvmlGetFunctionPointer_cache.update(nvmlShutdown="a pointer")
-    with nvml_calls.open_session(lambda _call: None) as session:
-        assert session.nvml.nvmlLib is not table
-    assert table is pynvml.nvmlLib
-    assert "nvmlShutdown" in pynvml._nvmlGetFunctionPointer_cache
-
-
 def test_each_call_is_named_before_it_is_made(driver: Install) -> None:
     driver(library("synthetic/a100-mig"))
     heard: list[str] = []
-    with nvml_calls.open_session(heard.append) as session:
-        gpu = session.ask(nvml_calls.handle, 1)
-        part = session.ask(nvml_calls.slice_handle, gpu, 2)
-        session.ask(nvml_calls.memory_v2, part)
+    session = nvml_calls.open_session(heard.append)
+    gpu = session.ask(nvml_calls.handle, 1)
+    part = session.ask(nvml_calls.slice_handle, gpu, 2)
+    session.ask(nvml_calls.memory_v2, part)
     assert [
-        "nvmlDeviceGetHandleByIndex_v2(1)",
+        "nvmlDeviceGetHandleByIndex(1)",
         "nvmlDeviceGetMigDeviceHandleByIndex(gpu1, 2)",
-        "nvmlDeviceGetMemoryInfo_v2(gpu1.mig2)",
+        "nvmlDeviceGetMemoryInfo(gpu1.mig2)",
     ] == [call for call in heard if call]

@@ -27,6 +27,7 @@ from zerowiz.probe.machine.network import read_numa_node, read_upstream_bytes_pe
 from zerowiz.probe.machine.nvml_calls import (
     GONE,
     Code,
+    Handle,
     NoDriverError,
     Session,
     Unavailable,
@@ -59,7 +60,7 @@ class Device(Struct, frozen=True, kw_only=True):
     """A GPU that can be opened, and NVML's handle of it."""
 
     gpu: Gpu
-    handle: object
+    handle: Handle
     slices: tuple[Gpu, ...] = ()
     """The slices of a GPU in MIG mode, which no job can use as a whole."""
 
@@ -162,7 +163,7 @@ def _read_device(session: Session, files: Files, index: int, ordinal: int) -> De
     return Device(gpu=gpu, handle=handle, slices=slices)
 
 
-def _read_memory(session: Session, handle: object) -> nvml_calls.GpuMemory | Unavailable:
+def _read_memory(session: Session, handle: Handle) -> nvml_calls.GpuMemory | Unavailable:
     newer = session.ask(nvml_calls.memory_v2, handle)
     if not isinstance(newer, Unavailable) or newer.code in GONE:
         return newer
@@ -189,7 +190,7 @@ def _with_memory(gpu: Gpu, memory: nvml_calls.GpuMemory | Unavailable) -> Gpu:
     )
 
 
-def _read_slices(session: Session, handle: object, whole: Gpu) -> Iterator[Gpu]:
+def _read_slices(session: Session, handle: Handle, whole: Gpu) -> Iterator[Gpu]:
     """The MIG slices of a GPU; their numbers have gaps."""
     for index in range(session.maybe(nvml_calls.most_slices, handle) or 0):
         part = session.ask(nvml_calls.slice_handle, handle, index)
@@ -238,7 +239,7 @@ def _read_device_ports(session: Session, device: Device, peers: frozenset[str | 
     )
 
 
-def _read_raw_rate(session: Session, handle: object) -> int | None:
+def _read_raw_rate(session: Session, handle: Handle) -> int | None:
     megabytes_per_s = session.maybe(nvml_calls.read_field, handle, nvml_calls.FIELD_LINK_SPEED, 0)
     return megabytes_per_s * _BYTES_PER_MB if megabytes_per_s else None
 
@@ -250,7 +251,7 @@ def _typed(link: NvLink, peers: frozenset[str | None]) -> NvLink:
     return replace(link, remote_type=RemoteType.SWITCH)
 
 
-def _list_active(session: Session, handle: object) -> list[int] | None:
+def _list_active(session: Session, handle: Handle) -> list[int] | None:
     """The NVLinks of a GPU that peers can use; `None` where NVML does not know."""
     count = session.ask(nvml_calls.read_field, handle, nvml_calls.FIELD_LINK_COUNT, 0)
     if isinstance(count, Unavailable):
@@ -270,7 +271,7 @@ def _list_active(session: Session, handle: object) -> list[int] | None:
     return links
 
 
-def _read_link_state(session: Session, handle: object, link: int) -> bool | Unavailable:
+def _read_link_state(session: Session, handle: Handle, link: int) -> bool | Unavailable:
     """Whether a link is active; newer GPUs have the field, older ones the function."""
     state = session.ask(nvml_calls.read_field, handle, nvml_calls.FIELD_LINK_STATE, link)
     if isinstance(state, Unavailable):
@@ -278,7 +279,7 @@ def _read_link_state(session: Session, handle: object, link: int) -> bool | Unav
     return state == 1
 
 
-def _ask_pair(session: Session, handle: object, peer: object) -> PairAnswers:
+def _ask_pair(session: Session, handle: Handle, peer: Handle) -> PairAnswers:
     nvlink = session.maybe(nvml_calls.p2p_status, handle, peer, nvml_calls.P2P_NVLINK)
     level = session.maybe(nvml_calls.common_ancestor, handle, peer)
     return PairAnswers(
@@ -325,33 +326,33 @@ def read_gpus(world: World) -> GpuReading:
 
 
 def _read(world: World, announce: Announce) -> GpuReading:
-    with open_session(announce) as session:
-        count = session.ask(nvml_calls.count)
-        if isinstance(count, Unavailable):
-            raise DriverFailedError(f"the GPUs cannot be counted: `{count.name}`", *HINTS)
-        devices, left_out = list_devices(session, world.files, count)
-        peers = frozenset(device.gpu.bus_id for device in devices)
-        ports = tuple(_read_device_ports(session, device, peers) for device in devices)
-        plugged = zip(devices, ports, strict=True)
-        links = tuple(
-            link_pair(plug, other_plug, _ask_pair(session, device.handle, peer.handle))
-            for (device, plug), (peer, other_plug) in combinations(plugged, 2)
-        )
-        answers = [(device.gpu.index, _read_memory(session, device.handle)) for device in devices]
-        gone = tuple(
-            LeftOutGpu(index=index, why=_explain(answer))
-            for index, answer in answers
-            if isinstance(answer, Unavailable) and answer.code in GONE
-        )
-        indices = {gpu.index for gpu in gone}
-        gpus = [gpu for pair in zip(devices, ports, strict=True) for gpu in _usable(*pair)]
-        return GpuReading(
-            gpus=tuple(_without(indices, gpus)),
-            left_out=tuple(sorted((*left_out, *gone), key=lambda gpu: gpu.index)),
-            links=tuple(link for link in links if indices.isdisjoint(link.pair)),
-            driver_version=session.maybe(nvml_calls.driver_version),
-            cuda_version=session.maybe(nvml_calls.cuda_version),
-        )
+    session = open_session(announce)
+    count = session.ask(nvml_calls.count)
+    if isinstance(count, Unavailable):
+        raise DriverFailedError(f"the GPUs cannot be counted: `{count.name}`", *HINTS)
+    devices, left_out = list_devices(session, world.files, count)
+    peers = frozenset(device.gpu.bus_id for device in devices)
+    ports = tuple(_read_device_ports(session, device, peers) for device in devices)
+    plugged = zip(devices, ports, strict=True)
+    links = tuple(
+        link_pair(plug, other_plug, _ask_pair(session, device.handle, peer.handle))
+        for (device, plug), (peer, other_plug) in combinations(plugged, 2)
+    )
+    answers = [(device.gpu.index, _read_memory(session, device.handle)) for device in devices]
+    gone = tuple(
+        LeftOutGpu(index=index, why=_explain(answer))
+        for index, answer in answers
+        if isinstance(answer, Unavailable) and answer.code in GONE
+    )
+    indices = {gpu.index for gpu in gone}
+    gpus = [gpu for pair in zip(devices, ports, strict=True) for gpu in _usable(*pair)]
+    return GpuReading(
+        gpus=tuple(_without(indices, gpus)),
+        left_out=tuple(sorted((*left_out, *gone), key=lambda gpu: gpu.index)),
+        links=tuple(link for link in links if indices.isdisjoint(link.pair)),
+        driver_version=session.maybe(nvml_calls.driver_version),
+        cuda_version=session.maybe(nvml_calls.cuda_version),
+    )
 
 
 def _without(gone: Collection[int], gpus: Sequence[Gpu]) -> Iterator[Gpu]:

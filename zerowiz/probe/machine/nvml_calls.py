@@ -1,18 +1,18 @@
 """Open NVML, and turn its errors into values: every answer is a value or an Unavailable."""
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import partial
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from zerowiz.core.machine.types import GpuProcess
 from zerowiz.errors import PreflightError
 
-_Value = TypeVar("_Value")
+_Value_co = TypeVar("_Value_co", covariant=True)
 
 
 class Code(IntEnum):
@@ -66,132 +66,64 @@ class Unavailable(Struct, frozen=True, kw_only=True):
 GONE = (Code.GPU_IS_LOST, Code.RESET_REQUIRED)
 
 
+class Handle(Struct, frozen=True, kw_only=True):
+    """NVML's pointer to a GPU or a slice."""
+
+    pointer: Any
+    name: str
+    """What a call about it is named by: `gpu3`, `gpu3.mig1`."""
+
+
+class NvmlCall(Struct, Generic[_Value_co], frozen=True):
+    """What a function of NVML is asked for."""
+
+    function: str
+    """Its name in pynvml."""
+    read: Callable[..., _Value_co]
+    """Makes a value of its answer; of pynvml, then of the handles and numbers that NVML takes."""
+
+
 class Session(Struct, frozen=True, kw_only=True):
     """NVML between init and shutdown."""
 
     nvml: ModuleType
     refusals: tuple[type[Exception], ...]
+    announce: Callable[[str], None]
 
-    def ask(self, read: Callable[..., _Value], *args: object) -> _Value | Unavailable:
-        """The value that `read` makes of pynvml's answer, or why there is none."""
+    def ask(self, call: NvmlCall[_Value_co], *args: object) -> _Value_co | Unavailable:
+        """The value of NVML's answer, or why there is none.
+
+        A call is named before it is made: one that hangs or crashes tells nothing afterwards.
+        """
+        words = (arg.name if isinstance(arg, Handle) else str(arg) for arg in args)
+        self.announce(f"{call.function}({', '.join(words)})")
         try:
-            return read(self.nvml, *args)
+            return call.read(self.nvml, *args)
         except self.refusals as error:
             return Unavailable(code=getattr(error, "value", None), name=type(error).__name__)
+        finally:
+            self.announce("")
 
-    def maybe(self, read: Callable[..., _Value], *args: object) -> _Value | None:
+    def maybe(self, call: NvmlCall[_Value_co], *args: object) -> _Value_co | None:
         """As `ask`, but `None` where there is no value, whatever the reason."""
-        answer = self.ask(read, *args)
+        answer = self.ask(call, *args)
         return None if isinstance(answer, Unavailable) else answer
 
 
 class NoDriverError(PreflightError):
     """NVML does not start: there is no driver, or it does not work."""
 
-    is_absent = False
-    """Whether no driver is installed or loaded, as on a host without a GPU."""
-    is_not_installed = False
+    code: int
+    """NVML's, of init."""
 
 
-# Name each call before it is made: a call that hangs or crashes tells nothing afterwards.
-#
-# pynvml looks up every C function by name on one object, and passes ctypes values by reference. A
-# `CallWatch` in place of that object sees each call.
-
-# nvml.h, `nvmlValueType_t`: which member of the union `nvmlValue_t` holds the number.
-UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-
-
-def address_of(pointer: Any) -> int:
-    """Where a pointer leads; 0 where that is nowhere."""
-    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
-
-
-def is_output(arg: object) -> bool:
-    """Whether NVML writes there: a reference, a text buffer, an array."""
-    return hasattr(arg, "_obj") or isinstance(arg, ctypes.Array)
-
-
-def outputs(args: Sequence[Any]) -> list[Any]:
-    """The ctypes values that a call writes its outputs to."""
-    return [getattr(arg, "_obj", arg) for arg in args if is_output(arg)]
-
-
-def inputs(args: Sequence[Any], names: Mapping[int, str]) -> list[str]:
-    """The inputs of a call, which distinguish it from other calls of the same function.
-
-    The length of a buffer is not one of them.
-
-    Args:
-        args: Of the call.
-        names: Of the handles, by their addresses.
-    """
-    words: list[str] = []
-    after_buffer = False
-    for arg in args:
-        if isinstance(arg, ctypes._Pointer):  # noqa: SLF001 - the base class of every pointer
-            words.append(names.get(address_of(arg), "gpu?"))
-        elif arg is not None and not is_output(arg) and not after_buffer:
-            words.append(str(getattr(arg, "value", arg)))
-        after_buffer = isinstance(arg, ctypes.Array)
-    return words
-
-
-def name_call(symbol: str, words: Sequence[str]) -> str:
-    """A call with its inputs.
-
-    Example:
-        >>> name_call("nvmlDeviceGetNvLinkState", ["gpu0", "3"])
-        'nvmlDeviceGetNvLinkState(gpu0, 3)'
-    """
-    return f"{symbol}({', '.join(words)})"
-
-
-def name_handle(words: Sequence[str]) -> str:
-    """The name of the handle that a call with these inputs returns: `gpu3`, `gpu3.mig1`."""
-    return f"gpu{words[0]}" if len(words) == 1 else f"{words[0]}.mig{words[1]}"
-
-
-class CallWatch:
-    """A function table that calls the real one, and says before each call which one it is.
-
-    Args:
-        library: The driver's library, or another table.
-        announce: Told the name of a call, and an empty name after the call.
-    """
-
-    def __init__(self, library: object, announce: Callable[[str], None]) -> None:
-        self._library = library
-        self._announce = announce
-        self._names: dict[int, str] = {}
-
-    def __getattr__(self, symbol: str) -> Callable[..., Any]:
-        """The C function of this name, as ctypes finds it."""
-        function = getattr(self._library, symbol)
-        if symbol == "nvmlErrorString":
-            return function  # type: ignore[no-any-return]
-
-        def watched(*args: Any) -> int:
-            words = inputs(args, self._names)
-            self._announce(name_call(symbol, words))
-            code = int(function(*args))
-            targets = outputs(args)
-            if not code and targets and isinstance(targets[0], ctypes._Pointer):  # noqa: SLF001
-                self._names[address_of(targets[0])] = name_handle(words)
-            self._announce("")
-            return code
-
-        return watched
-
-
-@contextmanager
-def open_session(announce: Callable[[str], None]) -> Iterator[Session]:
+def open_session(announce: Callable[[str], None]) -> Session:
     """NVML, from its init on, in a process that ends after the session.
 
     The driver is not asked to shut down, for that can hang too.
 
     Args:
-        announce: Told of each call before it is made.
+        announce: Told the name of each call before it is made, and an empty name after it.
 
     Raises:
         NoDriverError: NVML does not start; its hints say what to do.
@@ -205,22 +137,7 @@ def open_session(announce: Callable[[str], None]) -> Iterator[Session]:
     # Not a subclass of NVMLError, and absent from nvidia-ml-py before 12.560.
     mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
     refusals = (pynvml.NVMLError, mismatch, UnicodeDecodeError, ctypes.ArgumentError)
-    with _answered_by(pynvml, CallWatch(pynvml.nvmlLib, announce)):
-        yield Session(nvml=pynvml, refusals=refusals)
-
-
-@contextmanager
-def _answered_by(pynvml: ModuleType, table: object) -> Iterator[None]:
-    """Replace the function table in which pynvml looks up its C functions."""
-    # pynvml has no public way to do this. Every release has had these two names (nvidia-ml-py 7.352
-    # to 13.615).
-    names = vars(pynvml)
-    before = {name: names[name] for name in ("nvmlLib", "_nvmlGetFunctionPointer_cache")}
-    names.update(nvmlLib=table, _nvmlGetFunctionPointer_cache={})
-    try:
-        yield
-    finally:
-        names.update(before)
+    return Session(nvml=pynvml, refusals=refusals, announce=announce)
 
 
 def _init_failure(code: int) -> NoDriverError:
@@ -230,14 +147,14 @@ def _init_failure(code: int) -> NoDriverError:
     )
     message, hints = _INIT_FAILURES.get(code, other)
     failure = NoDriverError(message, *hints)
-    failure.is_not_installed = code == Code.LIBRARY_NOT_FOUND
-    failure.is_absent = code in (Code.LIBRARY_NOT_FOUND, Code.DRIVER_NOT_LOADED)
+    failure.code = code
     return failure
 
 
 # Turn the answer of one NVML function each into plain values.
-#
-# The first argument of every function is pynvml, then the handles and numbers that NVML takes.
+
+# nvml.h, `nvmlValueType_t`: which member of the union `nvmlValue_t` holds the number.
+UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 # nvml.h, NVML_FI_DEV_NVLINK_LINK_COUNT, _GET_SPEED and _GET_STATE.
 FIELD_LINK_COUNT = 91
@@ -254,18 +171,18 @@ _CAP_P2P = 0
 _FABRIC_COMPLETED = 3
 
 
-def _answer(function: str, kind: Callable[[Any], _Value]) -> Callable[..., _Value]:
-    """A question that one NVML function answers, and the kind of its answer."""
-    return lambda nvml, *args: kind(getattr(nvml, function)(*args))
+def _answer(function: str, kind: Callable[[Any], _Value_co]) -> NvmlCall[_Value_co]:
+    """A call that one NVML function answers, and the kind of its answer."""
+
+    def read(nvml: ModuleType, *args: object) -> _Value_co:
+        return kind(getattr(nvml, function)(*(getattr(arg, "pointer", arg) for arg in args)))
+
+    return NvmlCall(function, read)
 
 
 def _is_on(mode: tuple[int, int]) -> bool:
     """Whether a mode is on now; it may be another after the next reboot."""
     return bool(mode[0])
-
-
-def _as_it_is(answer: object) -> object:
-    return answer
 
 
 driver_version = _answer("nvmlSystemGetDriverVersion", str)
@@ -276,7 +193,10 @@ cuda_version = _answer(
 """The newest CUDA that the driver runs: 13000 is 13.0."""
 count = _answer("nvmlDeviceGetCount", int)
 """The count of GPUs, also of those that may not be opened."""
-handle = _answer("nvmlDeviceGetHandleByIndex", _as_it_is)
+handle = NvmlCall(
+    "nvmlDeviceGetHandleByIndex",
+    lambda nvml, index: Handle(pointer=nvml.nvmlDeviceGetHandleByIndex(index), name=f"gpu{index}"),
+)
 """NVML's handle of a GPU; this is the first call that fails for a lost one."""
 name = _answer("nvmlDeviceGetName", str)
 """Such as `NVIDIA H200`."""
@@ -300,31 +220,29 @@ class GpuMemory(Struct, frozen=True, kw_only=True):
         return self.free_bytes > self.total_bytes
 
 
-def memory_v2(nvml: ModuleType, gpu: object) -> GpuMemory:
-    """The memory with what the driver reserves; from driver R510 on."""
-    memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
+def _memory(answer: Any) -> GpuMemory:
+    reserved = getattr(answer, "reserved", None)
+    call = "nvmlDeviceGetMemoryInfo"
     return GpuMemory(
-        total_bytes=int(memory.total),
-        free_bytes=int(memory.free),
-        reserved_bytes=int(memory.reserved),
-        call="nvmlDeviceGetMemoryInfo_v2",
+        total_bytes=int(answer.total),
+        free_bytes=int(answer.free),
+        reserved_bytes=None if reserved is None else int(reserved),
+        call=call if reserved is None else f"{call}_v2",
     )
 
 
-def memory_v1(nvml: ModuleType, gpu: object) -> GpuMemory:
-    """The memory without what the driver reserves.
+memory_v2 = NvmlCall(
+    "nvmlDeviceGetMemoryInfo",
+    lambda nvml, gpu: _memory(
+        nvml.nvmlDeviceGetMemoryInfo(gpu.pointer, version=nvml.nvmlMemory_v2)
+    ),
+)
+"""The memory with what the driver reserves; from driver R510 on."""
+memory_v1 = _answer("nvmlDeviceGetMemoryInfo", _memory)
+"""The memory without what the driver reserves.
 
-    Before R510 the total does not count that part; later the used bytes do.
-    """
-    memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
-    return GpuMemory(
-        total_bytes=int(memory.total),
-        free_bytes=int(memory.free),
-        reserved_bytes=None,
-        call="nvmlDeviceGetMemoryInfo",
-    )
-
-
+Before R510 the total does not count that part; later the used bytes do.
+"""
 compute_capability = _answer(
     "nvmlDeviceGetCudaComputeCapability", lambda version: (int(version[0]), int(version[1]))
 )
@@ -335,7 +253,13 @@ mig_is_on = _answer("nvmlDeviceGetMigMode", _is_on)
 """Whether the GPU is split into slices now."""
 most_slices = _answer("nvmlDeviceGetMaxMigDeviceCount", int)
 """How many MIG slices it could have; the numbers of slices are below that, with gaps."""
-slice_handle = _answer("nvmlDeviceGetMigDeviceHandleByIndex", _as_it_is)
+slice_handle = NvmlCall(
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    lambda nvml, gpu, index: Handle(
+        pointer=nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.pointer, index),
+        name=f"{gpu.name}.mig{index}",
+    ),
+)
 """NVML's handle of a MIG slice."""
 processes = _answer(
     "nvmlDeviceGetComputeRunningProcesses",
@@ -352,9 +276,10 @@ current_lanes = _answer("nvmlDeviceGetCurrPcieLinkWidth", int)
 """The PCIe lanes in use."""
 
 
-def read_field(nvml: ModuleType, gpu: object, number: int, scope: int) -> int:
+@partial(NvmlCall, "nvmlDeviceGetFieldValues")
+def read_field(nvml: ModuleType, gpu: Handle, number: int, scope: int) -> int:
     """One field value, which has its own return code and names its member of the union."""
-    [value] = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
+    [value] = nvml.nvmlDeviceGetFieldValues(gpu.pointer, [(number, scope)])
     if value.nvmlReturn != nvml.NVML_SUCCESS:
         raise nvml.NVMLError(value.nvmlReturn)
     return int(getattr(value.value, UNION_MEMBERS[value.valueType]))
@@ -364,11 +289,11 @@ link_is_active = _answer("nvmlDeviceGetNvLinkState", bool)
 """Whether an NVLink is active; for drivers that do not have the field."""
 
 
-def link_carries_p2p(nvml: ModuleType, gpu: object, link: int) -> bool:
-    """Whether peers may use an NVLink; NCCL ignores one that they may not."""
-    return bool(nvml.nvmlDeviceGetNvLinkCapability(gpu, link, _CAP_P2P))
-
-
+link_carries_p2p = NvmlCall(
+    "nvmlDeviceGetNvLinkCapability",
+    lambda nvml, gpu, link: bool(nvml.nvmlDeviceGetNvLinkCapability(gpu.pointer, link, _CAP_P2P)),
+)
+"""Whether peers may use an NVLink; NCCL ignores one that they may not."""
 remote_type = _answer("nvmlDeviceGetNvLinkRemoteDeviceType", int)
 """The type of the device at the other end of an NVLink (`nvmlIntNvLinkDeviceType_t`)."""
 remote_bus_id = _answer("nvmlDeviceGetNvLinkRemotePciInfo", lambda info: str(info.busId))
@@ -387,12 +312,13 @@ class Fabric(Struct, frozen=True, kw_only=True):
     """The cluster's UUID and the clique in it; `None` where the domain is a single node."""
 
 
-def fabric(nvml: ModuleType, gpu: object) -> Fabric:
+@partial(NvmlCall, "nvmlDeviceGetGpuFabricInfoV")
+def fabric(nvml: ModuleType, gpu: Handle) -> Fabric:
     """The state of the fabric; GPUs before Hopper have none."""
     if not hasattr(nvml, "c_nvmlGpuFabricInfo_v2_t"):  # nvidia-ml-py before 13.580
         raise nvml.NVMLError(Code.FUNCTION_NOT_FOUND)
     info = nvml.c_nvmlGpuFabricInfo_v2_t()
-    nvml.nvmlDeviceGetGpuFabricInfoV(gpu, ctypes.byref(info))
+    nvml.nvmlDeviceGetGpuFabricInfoV(gpu.pointer, ctypes.byref(info))
     cluster = bytes(bytearray(ctypes.Structure.__getattribute__(info, "clusterUuid")))
     return Fabric(
         is_ready=info.state == _FABRIC_COMPLETED,

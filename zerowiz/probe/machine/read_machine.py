@@ -21,6 +21,7 @@ from zerowiz.probe.files import World, read_gpu_table
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.nvml import DriverFailedError, GpuReading, NoDriverError, read_gpus
+from zerowiz.probe.machine.nvml_calls import Code
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 
 _PLAN_WITHOUT = (
@@ -54,10 +55,11 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
     try:
         reading = read_gpus(world)
     except NoDriverError as error:
-        scheduler = scheduler_here(world.files, world.environ) if error.is_absent else None
+        absent = error.code in {Code.LIBRARY_NOT_FOUND, Code.DRIVER_NOT_LOADED}
+        scheduler = scheduler_here(world.files, world.environ) if absent else None
         inside = () if scheduler is None else (run_inside(scheduler, "zerowiz machine"),)
         hints = (*inside, *error.hints, *_PLAN_WITHOUT)
-        kind = NoGpuHereError if error.is_not_installed else PreflightError
+        kind = NoGpuHereError if error.code == Code.LIBRARY_NOT_FOUND else PreflightError
         refused = kind(error.message, *hints)
         refused.login_node_of = scheduler
         raise refused from None
