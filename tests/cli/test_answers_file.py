@@ -149,7 +149,11 @@ def test_isolated_ignores_the_file_and_not_the_variables(process: Run, folder: P
         ("seq_len = 4\n", "line 1: there is no setting `seq_len`", "did you mean `seq-len`?"),
         ("\nno-packing = true\n", "line 2: there is no setting", "did you mean `packing`?"),
         ('modle = "7b"\n', "line 1: there is no setting `modle`", "did you mean `model`?"),
-        ('seq-len = "4x"\n', "line 1: `--seq-len` must be a whole number, not '4x'", ""),
+        (
+            'seq-len = "4x"\n',
+            "line 1: `--seq-len` must be a whole number, such as 4096 or 4k, not '4x'",
+            "",
+        ),
         ("nodes = 1\nseq-len = true\n", "line 2: `--seq-len` must be a whole number", ""),
         ("packing = 1\n", "line 1: `--packing` must be true or false, not 1", ""),
         ("model = [1]\n", "line 1: `model` cannot be [1]", ""),
@@ -158,7 +162,7 @@ def test_isolated_ignores_the_file_and_not_the_variables(process: Run, folder: P
         ("hostfile = true\n", "line 1: `hostfile` cannot be true", ""),
         ('vllm-memory-fraction = "x"\n', 'line 1: `vllm-memory-fraction` cannot be "x"', ""),
         ('offload = "optimiser"\n', "line 1: `--offload` must be one of auto", ""),
-        ("stage = 4\n", "line 1: `--stage 4` is not a ZeRO stage", "use auto, 0, 1, 2 or 3"),
+        ("stage = 4\n", "line 1: `--stage` must be one of auto, 0, 1, 2, 3, not '4'", ""),
         ("micro-batch = 0\n", "line 1: `--micro-batch 0` must be a whole number", ""),
         ("yes = true\n", "line 1: `yes` is for one run", "`--yes`"),
         ("force = true\n", "line 1: `force` is for one run", "`--force`"),
@@ -197,7 +201,7 @@ def test_an_error_says_where_its_setting_comes_from(process: Run, folder: Path) 
     assert 2 == here_only.code
     assert "--isolated" not in here_only.hints
     wrong = process("plan", ZEROWIZ_SEQ_LEN="long")
-    said = "invalid value for '--seq-len': 'long' is not a valid int, such as 4096 or 4k"
+    said = "invalid value for '--seq-len': must be a whole number, such as 4096 or 4k, not 'long'"
     assert (2, said) == (wrong.code, wrong.problem)
     assert "`ZEROWIZ_SEQ_LEN` is set to `long`" in wrong.hints
 

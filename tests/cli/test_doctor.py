@@ -125,7 +125,7 @@ def test_the_op_of_an_optimizer_that_the_script_takes_under_offload_alone_is_loo
     [
         (("--machine", "4xA100-40GB"), "names another machine"),
         (("--accounting", "textbook"), "textbook"),
-        (("--stage", "7"), "'7' is not one of"),
+        (("--stage", "7"), "must be one of auto, 0, 1, 2, 3, not '7'"),
         ((*CPU, *MODEL, "train.py", "--deepspeed", "x.json"), "two configs"),
     ],
 )

@@ -54,7 +54,7 @@ def scripts(folder: Path) -> Path:
         (
             ("plan", "--seq-len", "128x"),
             2,
-            "'128x' is not a valid int",
+            "must be a whole number, such as 4096 or 4k, not '128x'",
             "--help",
         ),
         (("plan", "--num_gpus", "2"), 2, "--num_gpus", "did you mean `--gpus-per-node`?"),
@@ -100,8 +100,8 @@ def scripts(folder: Path) -> Path:
         ),
         (("plna",), 2, "no such command 'plna'", "zerowiz --help"),
         (("plan", "--model"), 2, "option '--model' requires an argument", "zerowiz plan --help"),
-        (("plan", "--stage", "7"), 2, "'--stage': '7' is not one of 'auto', '0'", "--help"),
-        (("plan", "--offload", "gpu"), 2, "'--offload': 'gpu' is not one of 'auto'", "--help"),
+        (("plan", "--stage", "7"), 2, "'--stage': must be one of auto, 0, 1, 2, 3", "--help"),
+        (("plan", "--offload", "gpu"), 2, "'--offload': must be one of auto, none", "--help"),
         (
             ("plan", "--vllm-memory-fraction", "x"),
             2,
@@ -116,7 +116,7 @@ def scripts(folder: Path) -> Path:
             "token-ring",
             "infiniband",
         ),
-        (("plan", *ERRORS_CPU, "--nodes", "-1"), 2, "`--nodes -1`", ""),
+        (("plan", *ERRORS_CPU, "--nodes", "-1"), 2, "'--nodes': must be a whole number", ""),
         (("plan", "--machine", "cpu", "--gpus-per-node", "0"), 2, "`--gpus-per-node 0`", ""),
         (("plan", *ERRORS_CPU, "nope.py"), 5, "there is no script `nope.py`", ""),
         (("machine", "train.py"), 2, "unexpected extra argument", "zerowiz machine --help"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, get_args
+from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct, structs
 from msgspec.structs import fields
@@ -137,11 +137,6 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Refuse what the types of the fields let through."""
-        if self.stage not in {None, *STAGES}:
-            raise UsageError(
-                f"`$stage {self.stage}` is not a ZeRO stage",
-                "use auto, 0, 1, 2 or 3",
-            )
         generated, whole = self.completion_tokens, self.sequence_tokens
         if generated is not None and whole is not None and generated >= whole:
             raise UsageError(
@@ -271,10 +266,12 @@ def with_plain(options: Options, values: Mapping[str, object]) -> Options:
     Raises:
         UsageError: A value that its option does not take.
     """
-    try:
-        typed = {name: _read(kinds()[name], value, name) for name, value in values.items()}
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    typed = {}
+    for name, value in values.items():
+        try:
+            typed[name] = read_value(kinds()[name], rows()[name], value)
+        except ValueError as error:
+            raise UsageError(f"`${name}` {error}") from None
     return replace(options, **typed)  # type: ignore[arg-type]
 
 
@@ -290,29 +287,40 @@ def kind_of(hint: object) -> type:
     return kind if isinstance(kind, type) else object
 
 
-def _read(kind: type, value: object, name: str) -> object:
-    row = rows()[name]
-    choices = choices_of(kind, row)
+_TAKES: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a whole number, such as 4096 or 4k",
+    float: "a number",
+    str: "a text",
+}
+
+
+def read_value(kind: type, row: SettingRow, value: object) -> object:
+    """A plain value as the setting has it.
+
+    Args:
+        kind: The type of the setting's values.
+        row: The setting's.
+        value: As JSON has it, or as it is typed.
+
+    Raises:
+        ValueError: It takes no such value; the error says what it takes.
+    """
+    choices, takes = choices_of(kind, row), _TAKES.get(kind, "")
     if row is OTHER_SETTINGS["stage"] and type(value) is int:
         value = str(value)
     if row.has_auto and value == "auto":
-        value = 0
-    if choices and isinstance(value, str):
-        value = canonical_choice(row.key, value, choices)
-    if issubclass(kind, Enum) and value not in list(kind):
-        _refuse(name, value, f"one of {', '.join(choices)}")
-    if kind not in (bool, int, str):
-        return kind(str(value.value if isinstance(value, Enum) else value))
-    if kind is int and isinstance(value, str) and (counted := read_count(value)) is not None:
+        return 0
+    if choices:
+        value = canonical_choice(row.key, value, choices) if isinstance(value, str) else value
+        takes = "" if value in choices else f"one of {', '.join(choices)}"
+    elif kind is int and isinstance(value, str) and (counted := read_count(value)) is not None:
         return counted
-    if type(value) is not kind:
-        takes = {bool: "true or false", int: "a whole number", str: "a text"}
-        _refuse(name, value, takes[kind])
-    return value
-
-
-def _refuse(name: str, value: object, takes: str) -> NoReturn:
-    raise UsageError(f"`${name}` must be {takes}, not {value!r:.40}")
+    elif type(value) is kind or (kind is float and type(value) is int):
+        takes = ""
+    if takes:
+        raise ValueError(f"must be {takes}, not {value!r:.40}")
+    return value if kind in {bool, int} else kind(str(value))
 
 
 # Take the ranks that a config of Accelerate asks for, where no option says them.

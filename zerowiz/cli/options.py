@@ -5,7 +5,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 import typer
@@ -18,15 +17,14 @@ from zerowiz.app.options import (
     as_words,
     choices_of,
     kinds,
+    read_value,
     rows,
     variable_of,
 )
 from zerowiz.cli.usage import PlainCommand, is_completing
-from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.launch.secrets import join_words
 from zerowiz.core.settings import Origin, SettingRow, SettingValue
 from zerowiz.core.structs import replace
-from zerowiz.core.units import read_count
 from zerowiz.errors import NoGpuHereError, ZerowizError
 from zerowiz.probe.files import find_answers_files
 from zerowiz.ui.reporter import TerminalReporter
@@ -194,50 +192,25 @@ def option_of(
         show_default=False,
         envvar=variable,
         show_envvar=False,
-        parser=_count_or_auto
-        if row.has_auto
-        else _parser_of(row, kind, choices)
+        parser=_parser_of(row, kind) if choices or kind is int else None,
+        metavar=f"[{'|'.join(choices)}]"
         if choices
-        else _count
-        if kind is int
-        else None,
-        metavar=f"[{'|'.join(choices)}]" if choices else row.value or _VALUES.get(kind),
+        else row.value or ("<int>" if kind is int else None),
         # typer reads the signature of each.
         autocompletion=complete,
     )
 
 
-# What stands for a value that a function of ours reads.
-_VALUES: Mapping[type, str] = {int: "<int>"}
+def _parser_of(row: SettingRow, kind: type) -> Callable[[str], object]:
+    """What reads a value: a function, since older typer asks a parser for its name."""
 
+    def read(text: str) -> object:
+        try:
+            return read_value(kind, row, str(text).strip())
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
 
-def _count(text: str) -> int:
-    """A whole number, such as `4096` or `4k`."""
-    counted = read_count(str(text).strip())
-    try:
-        return int(text) if counted is None else counted
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' is not a valid int, such as 4096 or 4k") from None
-
-
-def _count_or_auto(text: str) -> int:
-    return 0 if text == "auto" else _count(text)
-
-
-def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[[str], object]:
-    """What reads a choice: a function, since older typer asks a parser for its name.
-
-    It gives a member of the enum: typer from 0.29 makes none of the word itself.
-    """
-
-    def choice(text: str) -> object:
-        word = canonical_choice(row.key, str(text), choices)
-        if word not in choices:
-            listed = ", ".join(f"'{each}'" for each in choices)
-            raise typer.BadParameter(f"'{text}' is not one of {listed}.")
-        return kind(word) if issubclass(kind, Enum) else word
-
-    return choice
+    return read
 
 
 def read_options(words: Sequence[str], command: str) -> Options:
