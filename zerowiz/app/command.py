@@ -40,7 +40,6 @@ from zerowiz.core.workload import SETTINGS
 from zerowiz.errors import AnswerNeededError, UsageError
 from zerowiz.probe.preflight.read_facts import find_module_file
 from zerowiz.probe.script.read_script import read_script
-from zerowiz.translation import _
 
 # Ask what neither an option, nor the script, nor a config of the person's own says.
 
@@ -75,44 +74,11 @@ class Person(Protocol):
         """Lines of plain text, on stderr."""
 
 
-_BUILT = _(
-    "a script that builds its model itself can write a folder for `$model` once: "
-    '`model.config.save_pretrained("my-model")`'
-)
-
-
 class Ask(Protocol):
     """How an open question gets its answer: from a person, or from its default."""
 
     def __call__(self, question: Question, *, can_go_back: bool) -> str | Back:
         """The answer, or that the person goes back."""
-
-
-def by_default(question: Question, *, can_go_back: bool) -> str:
-    """The answer where nobody can be asked.
-
-    Raises:
-        AnswerNeededError: There is no default.
-    """
-    del can_go_back
-    return answer_or_default(question)
-
-
-def by_default_of(settings: ScriptSettings | None) -> Ask:
-    """The answer where nobody can be asked about a script; None for no script.
-
-    An error for want of a default says how a model gets out of the script.
-    """
-
-    def of_script(question: Question, *, can_go_back: bool) -> str | Back:
-        try:
-            return by_default(question, can_go_back=can_go_back)
-        except AnswerNeededError as error:
-            if question.key != "model" or settings is None:
-                raise
-            raise AnswerNeededError(error.message, *error.hints, _BUILT) from None
-
-    return of_script
 
 
 def said_by_config(options: Options) -> frozenset[str]:
@@ -339,6 +305,7 @@ def _must_say(script: ScriptRun, options: Options) -> Ask:
     }
 
     def ask(question: Question, *, can_go_back: bool) -> str | Back:
+        del can_go_back
         if question.key in unseen:
             what, value = unseen[question.key]
             where = facts.where(value.line)
@@ -350,9 +317,12 @@ def _must_say(script: ScriptRun, options: Options) -> Ask:
             )
         if question.key == "lr":
             raise lr_needed(facts if options.config is None else None)
-        return by_default_of(script.settings)(question, can_go_back=can_go_back)
+        return answer_or_default(question)
 
     return ask
+
+
+_NEVER_MISSED = ("model", "gradient_checkpointing", "sequence_tokens")
 
 
 def answer_for(options: Options, script: ScriptRun, ask_person: Ask | None) -> Options:
@@ -360,8 +330,8 @@ def answer_for(options: Options, script: ScriptRun, ask_person: Ask | None) -> O
     settings = script.settings
     answers = open_questions(options, settings)
     if ask_person is None:
-        answers.pop("gradient_checkpointing")
-        answers.pop("sequence_tokens")
+        # What is read of the model says that none is named; the others have defaults.
+        answers = {n: v for n, v in answers.items() if n not in _NEVER_MISSED}
     if script.facts.micro_batch.from_config:
         # The script asks the config, so zerowiz decides.
         answers["micro_batch"] = answers["micro_batch"] or "1"

@@ -10,10 +10,7 @@ from msgspec import Struct, field
 
 from zerowiz.app.command import (
     Command,
-    answer,
-    by_default_of,
     find_script,
-    open_questions,
     read_to_launch,
     understand_command,
 )
@@ -37,7 +34,7 @@ from zerowiz.core.preflight.script import (
     PLAN_REFUSED,
     SCRIPT_REFUSED,
 )
-from zerowiz.core.script.settings import ScriptRun, settings_of
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.errors import LineEdit, LostEdit, UsageError, ZerowizError
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.preflight.read_facts import find_programs
@@ -166,11 +163,8 @@ def _decide(
     options: Options, machine: Machine, script: ScriptRun | None, reporter: Reporter
 ) -> Plan:
     """What a launch without questions decides, with its checks of script and config."""
-    settings = settings_of(script)
     # What a person would be asked, and a plan can do without, stays at its default.
-    asked = {"model": open_questions(options, settings)["model"]}
-    options_answered = answer(options, asked, by_default_of(settings if script else None))
-    plan = plan_options(options_answered, machine, script, reporter)
+    plan = plan_options(options, machine, script, reporter)
     strategy = require_strategy(plan)
     if script is not None:
         check_own_config(options, machine, script, reporter)

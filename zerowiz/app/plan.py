@@ -14,7 +14,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.resolved_job import find_basis
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script.settings import ScriptRun, settings_of
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.errors import NoGpuHereError
 from zerowiz.translation import _
 
@@ -51,11 +51,6 @@ def plan_job(
 
         run = _read(script, script_args, options)
         note_refusal(run, options, reporter)
-    settings = settings_of(run)
-    if not (options.model or settings.model_name):
-        from zerowiz.app.command import answer, by_default_of  # noqa: PLC0415 - most plans are for a model
-
-        options = answer(options, {"model": None}, by_default_of(settings if run else None))
     machine = _find_or_list(options, reporter)
     if machine is None:
         from zerowiz.app.catalog import find_machines  # noqa: PLC0415 - most plans are for one machine

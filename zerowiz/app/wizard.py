@@ -13,7 +13,6 @@ from zerowiz.app.command import (
     Command,
     Person,
     answer_for,
-    open_questions,
     read_as_said,
     require_reachable,
     understand_command,
@@ -52,12 +51,11 @@ from zerowiz.core.decision.questions import (
     next_question,
 )
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, facts_of
+from zerowiz.core.script.settings import facts_of
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import find_losses, refuse_loss
 from zerowiz.emit.processes import ending_as_ctrl_c
 from zerowiz.errors import (
-    AnswerNeededError,
     DeclinedError,
     InterruptedByUserError,
     LostEdit,
@@ -374,11 +372,6 @@ def plan_init(
         run = read_as_said(path, command.script_args, options)
         require_reachable(run, options)
         check_words(run)
-    elif open_questions(options, ScriptSettings())["model"] is None:
-        raise AnswerNeededError(
-            _("without a script, zerowiz cannot see which model is trained"),
-            _("set it with `$model`"),
-        )
     check_own_config(options, machine, run, reporter)
     if run is not None:
         options = answer_for(options, run, None)

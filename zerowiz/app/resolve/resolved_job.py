@@ -434,6 +434,19 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         return frozenset(value.name for value in self.values if value.origin is Origin.ANSWER)
 
 
+def model_needed(script: ScriptRun | None) -> AnswerNeededError:
+    """The error where nobody says which model is trained."""
+    built = (
+        "a script that builds its model itself can write a folder for `$model` once: "
+        '`model.config.save_pretrained("my-model")`'
+    )
+    return AnswerNeededError(
+        "an answer is missing: Which model? (a folder, a hub id, or a size like 7b)",
+        "set it with `$model`",
+        *(() if script is None else (built,)),
+    )
+
+
 def lr_needed(facts: ScriptFacts | None = None) -> AnswerNeededError:
     """The error where zerowiz has to write an optimizer, and nobody names its learning rate.
 
@@ -617,6 +630,7 @@ def resolve_job(
 
     Raises:
         UsageError: Options, script and config contradict each other, or the model or the machine.
+        AnswerNeededError: Neither option nor script names a model.
     """
     facts = facts_of(script)
     reader = options.integration or (facts.integration if facts else None)
@@ -659,13 +673,8 @@ def _fold_job(
     workload = of_step.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
-    workload = replace(
-        workload,
-        tensor_parallel=config.tensor_parallel or 1,
-        expert_parallel=config.expert_parallel or 1,
-    )
-    if settings.every_n_layers is not None:
-        workload = replace(workload, every_n_layers=settings.every_n_layers.value)
+    if read is None and not named:
+        raise model_needed(script)
     if read is None:
         read = read_and_trace(
             named,

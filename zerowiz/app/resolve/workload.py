@@ -354,10 +354,14 @@ def resolve_workload(
         known["lora_target_modules"] = parse_modules(str(known["lora_target_modules"]))
     if "precision" not in known:
         known["precision"] = native_precision(machine, options.torch_autocast)
+    every: ScriptValue[int] | None = settings.every_n_layers
     # The names are those of the class, the values of its types: options and scripts have the same.
     try:
         workload = Workload(
             **known,  # type: ignore[arg-type]
+            every_n_layers=1 if every is None else every.value,
+            tensor_parallel=config.tensor_parallel or 1,
+            expert_parallel=config.expert_parallel or 1,
             transformers_version=read_transformers_release(),
             trl_version=read_trl_release(),
         )

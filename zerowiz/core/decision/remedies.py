@@ -92,21 +92,13 @@ def costs_of(change: Change) -> frozenset[Expense]:
     return frozenset(costs | ({Expense.PRECISION} if change.get("method") == "qlora" else set()))
 
 
-def _same_job(job: Job) -> Job:
-    return job
-
-
-def _same_constraints(constraints: Constraints) -> Constraints:
-    return constraints
-
-
 class Patch(Struct, frozen=True, kw_only=True):
     """One change of a job, as options say it; it can be made of the job after any other."""
 
     change: Change
-    job: Callable[[Job], Job] = _same_job
+    job: Callable[[Job], Job] = lambda job: job
     """What it makes of a job; raises a UsageError where the job cannot be so."""
-    constraints: Callable[[Constraints], Constraints] = _same_constraints
+    constraints: Callable[[Constraints], Constraints] = lambda constraints: constraints
     """What it makes of the constraints."""
 
 
@@ -501,8 +493,8 @@ def add_host_memory(job: Job, constraints: Constraints) -> Iterator[Patch]:
         return
     is_pinned = constraints.stage is not None and constraints.offload is None
     forbidden = is_pinned or constraints.offload is OffloadChoice.NONE
-    change = {"offload": "auto"} if forbidden else {}
-    allow = partial(replace, offload=OffloadChoice.AUTO) if forbidden else _same_constraints
+    change = {"offload": OffloadChoice.AUTO} if forbidden else {}
+    allow: Callable[[Constraints], Constraints] = partial(replace, **change)
     roomy = replace(job, machine=with_host_memory(job.machine, _ANY_HOST_BYTES))
     rows = considered(allow(constraints))
     known = [evaluate(roomy, row) for row in STRATEGIES if row in rows]
@@ -548,31 +540,21 @@ Typed = Callable[[Attempt], tuple[Change, StrategyEstimate | None]]
 """A change as it has to be typed, and the strategy that is chosen then."""
 
 
-def always(_: Change) -> bool:
-    """Every change is possible."""
-    return True
-
-
-def _as_it_is(machine: Machine) -> Machine:
-    return machine
-
-
-def _by_itself(attempt: Attempt) -> tuple[Change, StrategyEstimate | None]:
-    return attempt.change, decide(attempt.job, attempt.constraints).chosen
-
-
 class RemedyScope(Struct, frozen=True, kw_only=True):
     """What there is to change to."""
 
-    takes: Callable[[Change], bool] = always
+    takes: Callable[[Change], bool] = lambda _: True
     """Whether a change reaches the ranks, if it is made: a script may fix what it changes."""
     gpus: Sequence[GpuModel] = ()
     """The table that other machines are taken from."""
     models: Callable[[], Sequence[KnownModel]] = tuple
     """The table that smaller models are taken from; read when it is needed."""
-    complete: Callable[[Machine], Machine] = _as_it_is
+    complete: Callable[[Machine], Machine] = lambda machine: machine
     """What the options add to a machine of the table: the memory of its hosts."""
-    typed: Typed = _by_itself
+    typed: Typed = lambda attempt: (
+        attempt.change,
+        decide(attempt.job, attempt.constraints).chosen,
+    )
     """What a change leads to, if it is typed."""
     kept: frozenset[str] = frozenset()
     """The settings that somebody said."""
