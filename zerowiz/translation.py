@@ -44,13 +44,11 @@ def unknown_language(environ: Mapping[str, str]) -> str | None:
 class _Catalog:
     """The texts of the chosen language; `look_up` is None where they need no look."""
 
-    def __init__(self) -> None:
-        self.is_chosen = False
-        self.language = LANGUAGES[0]
-        self.look_up: Callable[[str], str] | None = None
+    language: str | None = None
+    """None until one is chosen."""
+    look_up: Callable[[str], str] | None = None
 
     def choose(self, language: str) -> None:
-        self.is_chosen = True
         self.language = language
         self.look_up = None if language == LANGUAGES[0] else _read_catalog(language)
 
@@ -71,9 +69,9 @@ def speak(language: str) -> None:
 
 def language() -> str:
     """The chosen one of LANGUAGES."""
-    if not _CATALOG.is_chosen:
+    if _CATALOG.language is None:
         _CATALOG.choose(wanted_language(os.environ))
-    return _CATALOG.language
+    return _CATALOG.language or LANGUAGES[0]
 
 
 def _(message: str, /, **values: object) -> str:
@@ -88,8 +86,7 @@ def _(message: str, /, **values: object) -> str:
         >>> _("{strategy} needs {size:.1f} GiB", strategy="ZeRO-2", size=12.34)
         'ZeRO-2 needs 12.3 GiB'
     """
-    if not _CATALOG.is_chosen:
-        _CATALOG.choose(wanted_language(os.environ))
+    language()
     look_up = _CATALOG.look_up
     # gettext has its own header under the empty text.
     text = look_up(message) if look_up and message else message

@@ -18,8 +18,8 @@ from zerowiz.app.options import (
     Layers,
     Options,
     TakesScript,
-    added,
     as_words,
+    changes,
     kinds,
     lasting,
     of_one_run,
@@ -48,7 +48,6 @@ def find_origins(plan: Plan, layers: Layers) -> dict[str, tuple[object, str]]:
     values = _values(plan)
     decided = strongest(
         (
-            *_detected(plan),
             # What options say stands in the layers, with the line or the variable that says it.
             *(value for value in plan.resolved.values if value.origin is not Origin.OPTION),
             *_besides(plan),
@@ -87,21 +86,15 @@ _DETECTED: Mapping[MachineSource, str] = {
 }
 
 
-def _detected(plan: Plan) -> Iterator[SettingValue]:
-    """What the machine decides where nothing is said of it."""
-    source = _DETECTED[plan.resolved.job.machine.source]
-    for name in ("nodes", "gpus_per_node", "accelerator"):
-        yield SettingValue(name=name, value=None, origin=Origin.DETECTED, source=source)
-    follows = "micro-batch x accumulation x GPUs"
-    yield SettingValue(name="global_batch", value=None, origin=Origin.DETECTED, source=follows)
-
-
 def _besides(plan: Plan) -> Iterator[SettingValue]:
-    """What script, config and the search decide besides the step."""
+    """What machine, script, config and the search decide besides the step."""
 
     def said(name: str, origin: Origin, source: str) -> SettingValue:
         return SettingValue(name=name, value=None, origin=origin, source=source)
 
+    for name in ("nodes", "gpus_per_node", "accelerator"):
+        yield said(name, Origin.DETECTED, _DETECTED[plan.resolved.job.machine.source])
+    yield said("global_batch", Origin.DETECTED, "micro-batch x accumulation x GPUs")
     if plan.script is not None and plan.script.facts.integration is not None:
         yield said("integration", Origin.SCRIPT, plan.script.facts.path)
     config = plan.resolved.config
@@ -140,13 +133,10 @@ class AnswersFile(Struct, frozen=True, kw_only=True):
     lines: Mapping[str, int] = {}
     """Where each of them is said."""
 
-    def place(self, name: str) -> str:
-        """Where a setting is said."""
-        return f"{self.name} line {self.lines[name]}"
-
     def said(self, name: str, value: object) -> SettingValue:
         """A setting of it, with where it is said."""
-        return SettingValue(name=name, value=value, origin=Origin.FILE, source=self.place(name))
+        source = f"{self.name} line {self.lines[name]}"
+        return SettingValue(name=name, value=value, origin=Origin.FILE, source=source)
 
 
 _KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=|\s*\[")
@@ -290,7 +280,7 @@ def with_file(typed: Layers, file: AnswersFile, use: FileUse) -> Layers:
     values = {name: value for name, value in file.values.items() if name not in skipped}
     options = replace(layers.options, **values)  # type: ignore[arg-type]
     said = {name: file.said(name, value) for name, value in values.items()}
-    words = as_words(added(typed.options, options))
+    words = as_words(Options(**changes(options, typed.options)))
     if layers.script is not None and typed.script is None:
         words += [layers.script, *layers.script_args]
     shown = join_words(words)
@@ -395,17 +385,11 @@ def rewrite(text: str, wanted: Mapping[str, object], same: Collection[str] = ())
         if key not in document or (key not in same and document[key] != value):
             document[key] = value
     written = tomlkit.dumps(document)
-    if not _is_utf8(written):
-        raise NotTextError("a path or word that is not UTF-8 cannot be written as TOML")
-    return written
-
-
-def _is_utf8(text: str) -> bool:
     try:
-        text.encode()
+        written.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise NotTextError("a path or word that is not UTF-8 cannot be written as TOML") from None
+    return written
 
 
 def write_answers(file: PlannedFile) -> None:

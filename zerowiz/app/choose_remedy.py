@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import cast
 
 from zerowiz.app.command import Person
 from zerowiz.app.decide import (
@@ -21,7 +22,7 @@ from zerowiz.core.decision.remedies import Expense, Remedy
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.settings import Change
-from zerowiz.errors import DeclinedError, ZerowizError
+from zerowiz.errors import DeclinedError
 from zerowiz.translation import _
 from zerowiz.ui import remedies as remedies_text
 
@@ -56,47 +57,23 @@ _NOTHING = Choice(value="nothing", title=_("nothing, go on"), detail=_("it may s
 _STOP = Choice(value="stop", title=_("stop here"), detail=_("nothing is written"))
 
 
-def remedy_question(
-    plan: Plan, *, can_read_again: bool = False, first: int = 0, makes_surer: bool = False
-) -> Question | None:
-    """Which remedy a person takes where nothing fits; None where something does, or none can be.
-
-    Args:
-        plan: What was decided.
-        can_read_again: Whether the script can be read again.
-        first: The first remedy that Enter alone may take.
-        makes_surer: Whether it is asked for what may fit, too.
-    """
-    remedies = takeable(plan)
-    if not remedies or (plan.strategy is not None and not makes_surer):
-        return None
-    if makes_surer:
-        text = _("It may not fit. What do you want to change?")
-        return _menu(text, remedies, (_NOTHING,), first)
-    edits = any(remedy.edit is not None for remedy in plan.remedies)
-    others = (_AGAIN, _STOP) if edits and can_read_again else (_STOP,)
-    return _menu(_("Nothing fits yet. What do you want to change?"), remedies, others, first)
-
-
 def can_be_surer(plan: Plan) -> bool:
     """Whether what was chosen may not fit, and some change makes it fit."""
     return plan.strategy is not None and bool(takeable(plan))
 
 
-def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first: int) -> Question:
-    listed = [
+def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice]) -> Question:
+    """The remedies, then what else can be done; Enter takes the first that needs no statement."""
+    listed = tuple(
         Choice(
             value=str(index),
             title=spell_change(remedy.change),
             detail=remedies_text.outcome(remedy),
         )
         for index, remedy in enumerate(remedies)
-    ]
-    free = (
-        str(index)
-        for index, remedy in enumerate(remedies)
-        if index >= first and not _STATED & remedy.change.keys()
     )
+    pairs = zip(remedies, listed, strict=True)
+    free = (choice for remedy, choice in pairs if not _STATED & remedy.change.keys())
     return Question(
         key="remedy",
         flag="$stage",
@@ -106,24 +83,10 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
             "What keeps all that you set comes first; of that what costs nothing but time, then"
             " what costs precision, then hardware, then another model."
         ),
-        # The first remedy from there on that Enter alone may take, else the last of the others.
-        default=next(free, others[-1].value),
+        default=next(free, others[-1]).value,
         kind=AnswerKind.CHOICE,
         choices=(*listed, *others),
     )
-
-
-def take_remedy(plan: Plan, change: Change) -> Plan:
-    """The plan after a remedy was taken.
-
-    Args:
-        plan: The one that has the remedy.
-        change: That of the remedy.
-
-    Raises:
-        ZerowizError: The job cannot be so.
-    """
-    return plan_resolved(RemedyFinder(plan.resolved).request(change))
 
 
 def decide_with(
@@ -138,11 +101,8 @@ def decide_with(
     The menu does not offer to read the script again: what was read of it has been checked by now,
     no answer would be lost, and the same command reads it anew.
     """
-    remedying = Remedying(person, script, reporter)
-    while True:
-        decided = remedying.decide(options, machine, can_go_back=False)
-        if isinstance(decided, Plan):
-            return decided
+    decided = Remedying(person, script, reporter).decide(options, machine, can_go_back=False)
+    return cast("Plan", decided)
 
 
 class Remedying:
@@ -165,13 +125,12 @@ class Remedying:
     ) -> None:
         self._person, self._script = person, script
         self._reporter, self._can_read_again = reporter, can_read_again
-        self._before: list[Plan] = []
-        self._taken: list[Change] = []
+        self._taken: list[tuple[Plan, Change]] = []
 
     @property
     def taken(self) -> tuple[Change, ...]:
         """The remedies that were taken and not undone, in order."""
-        return tuple(self._taken)
+        return tuple(change for _before, change in self._taken)
 
     def decide(
         self, options: Options, machine: Machine, *, can_go_back: bool = True
@@ -199,19 +158,6 @@ class Remedying:
         """The plan after a change that makes it fit; as it is where the person takes none."""
         return self._take(plan, can_go_back=True, makes_surer=True)
 
-    def _after(self, plan: Plan, index: int) -> Plan | None:
-        """The plan after one of its remedies; None where the job cannot be so."""
-        change = takeable(plan)[index].change
-        try:
-            after = take_remedy(plan, change)
-        except ZerowizError as error:
-            self._reporter.error(error)
-            return None
-        self._before.append(plan)
-        self._taken.append(change)
-        self._show(after)
-        return after
-
     def _show(self, plan: Plan) -> None:
         # Where nothing fits they are asked for next; without a person the error names them.
         listed = () if plan.strategy is None else plan.remedies
@@ -219,24 +165,27 @@ class Remedying:
 
     def _undone(self) -> Plan:
         """The plan without the remedy that was taken last."""
-        self._taken.pop()
-        return self._before.pop()
+        before, _change = self._taken.pop()
+        return before
+
+    def _question(self, plan: Plan, *, makes_surer: bool) -> Question | None:
+        """Which remedy is taken where nothing fits; None where something does, or none can be."""
+        remedies = takeable(plan)
+        if not remedies or (plan.strategy is not None and not makes_surer):
+            return None
+        if makes_surer:
+            return _menu(_("It may not fit. What do you want to change?"), remedies, (_NOTHING,))
+        edits = any(remedy.edit is not None for remedy in plan.remedies)
+        others = (_AGAIN, _STOP) if edits and self._can_read_again else (_STOP,)
+        return _menu(_("Nothing fits yet. What do you want to change?"), remedies, others)
 
     def _take(
         self, plan: Plan, *, can_go_back: bool, makes_surer: bool = False
     ) -> Plan | Back | Again:
         person = self._person
-        # Enter alone does not take again what was refused.
-        first = 0
-        again = self._can_read_again
-        while person and (
-            question := remedy_question(
-                plan, can_read_again=again, first=first, makes_surer=makes_surer
-            )
-        ):
-            others = [
-                remedies_text.hint(each) for each in plan.remedies if each not in takeable(plan)
-            ]
+        while person and (question := self._question(plan, makes_surer=makes_surer)):
+            can_take = takeable(plan)
+            others = [remedies_text.hint(each) for each in plan.remedies if each not in can_take]
             heading = _("Not in the menu below, as it changes your script or this machine:")
             person.tell([heading, *others] if others else [])
             answer = person.ask(question, can_go_back=bool(self._taken) or can_go_back)
@@ -246,15 +195,15 @@ class Remedying:
                 if not self._taken:
                     return answer
                 plan = self._undone()
-                first = 0
                 continue
             if answer == _AGAIN.value:
                 return Again.AGAIN
             if answer == _STOP.value:
                 raise DeclinedError(_("nothing was written"))
-            after = self._after(plan, int(answer))
-            first = int(answer) + 1 if after is None else 0
-            plan = after or plan
-            makes_surer = makes_surer and after is None
+            change, makes_surer = can_take[int(answer)].change, False
+            self._taken.append((plan, change))
+            # It was planned so before it was offered.
+            plan = plan_resolved(RemedyFinder(plan.resolved).request(change))
+            self._show(plan)
         note_choices(plan, self._reporter, is_asked=person is not None)
         return plan

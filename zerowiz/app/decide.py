@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,17 +132,18 @@ def decide_job(resolved: ResolvedJob) -> Plan:
 
 def choose_open(resolved: ResolvedJob, strategies: Sequence[StrategyRow] = STRATEGIES) -> Search:
     """What is taken of what is open, with one of these strategies."""
-
-    def supports(strategy: Strategy) -> bool:
-        try:
-            refuse_strategy(resolved, strategy)
-        except UsageError:
-            return False
-        return True
-
     job, open_step = resolved.job, resolved.freedom
-    objective = resolved.options.objective
-    return search(job, resolved.constraints, open_step, objective, supports, strategies)
+    objective, supported = resolved.options.objective, partial(supports, resolved)
+    return search(job, resolved.constraints, open_step, objective, supported, strategies)
+
+
+def supports(resolved: ResolvedJob, strategy: Strategy) -> bool:
+    """Whether DeepSpeed trains what was asked for with this strategy."""
+    try:
+        refuse_strategy(resolved, strategy)
+    except UsageError:
+        return False
+    return True
 
 
 def _least(resolved: ResolvedJob) -> Workload:
@@ -209,6 +211,7 @@ class RemedyFinder:
             models=read_known_models,
             complete=self._complete,
             typed=self._typed,
+            supports=partial(supports, self.resolved),
             kept=kept,
         )
         takeable = tuple(map(self._with_batch, find_remedies(decision, scope)))

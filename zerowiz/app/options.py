@@ -5,14 +5,13 @@ Settings of the training step have their row in `Workload`; the others have thei
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct, structs
-from msgspec.structs import fields
 
 from zerowiz.core import shell, workload
 from zerowiz.core.command_words import canonical_choice, flags
@@ -229,18 +228,13 @@ def rows() -> Mapping[str, SettingRow]:
     return {name: every[name] for name in Options.__annotations__}
 
 
-def said(options: Options) -> Iterator[tuple[SettingRow, object]]:
-    """What differs from the defaults, less how a run is shown or confirmed."""
-    for field in fields(Options):
-        value = getattr(options, field.name)
-        if field.name not in _PRESENTATION and value != field.default:
-            yield rows()[field.name], value
-
-
 def as_words(options: Options) -> list[str]:
     """The options as one would type them; only what differs from the defaults."""
     words: list[str] = []
-    for row, value in said(options):
+    for name, value in changes(options).items():
+        row = rows()[name]
+        if name in _PRESENTATION:
+            continue
         if isinstance(value, bool):
             words.append(row.on if value else row.off)
         else:
@@ -248,16 +242,18 @@ def as_words(options: Options) -> list[str]:
     return words
 
 
-def added(before: Options, after: Options) -> Options:
-    """What the second says, and the first does not."""
-    old, new = structs.asdict(before), structs.asdict(after)
-    return Options(**{name: value for name, value in new.items() if value != old[name]})
+_SILENT = Options()
 
 
-def changed_by(options: Options, changes: Options) -> Options:
-    """The options with what others say that is not their default."""
-    defaults, items = structs.asdict(Options()), structs.asdict(changes).items()
-    return replace(options, **{name: value for name, value in items if value != defaults[name]})
+def changes(options: Options, before: Options = _SILENT) -> dict[str, Any]:
+    """The settings that others say otherwise; by default, what says more than nothing.
+
+    Example:
+        >>> changes(Options(nodes=2, yes=True), Options(yes=True))
+        {'nodes': 2}
+    """
+    old = structs.asdict(before)
+    return {name: value for name, value in structs.asdict(options).items() if value != old[name]}
 
 
 def with_plain(options: Options, values: Mapping[str, object]) -> Options:

@@ -18,13 +18,7 @@ def complete_setting(row: SettingRow, choices: Sequence[str]) -> Callable[..., l
         return _complete_model
     if row is OTHER_SETTINGS["machine"]:
         return complete_machine
-    if not choices:
-        return None
-
-    def complete(incomplete: str) -> list[str]:
-        return list(_begin(incomplete, choices))
-
-    return complete
+    return (lambda incomplete: [*_begin(incomplete, choices)]) if choices else None
 
 
 def complete_machine(incomplete: str) -> list[str]:

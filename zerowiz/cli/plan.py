@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from zerowiz.app.api import PlanResult
 from zerowiz.app.decide import (
@@ -25,7 +25,7 @@ from zerowiz.app.options import (
     Options,
     TakesScript,
     as_words,
-    changed_by,
+    changes,
 )
 from zerowiz.app.plan import plan_job, write_page
 from zerowiz.app.reporter import Reporter
@@ -40,6 +40,7 @@ from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.machine.names import TAKEN_TO_BE
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
+from zerowiz.core.structs import replace
 from zerowiz.errors import ExitCode, UsageError
 from zerowiz.translation import _
 from zerowiz.ui.reporter import TerminalReporter
@@ -412,8 +413,8 @@ def compare_plans(
         ZerowizError: One of them cannot be planned, or is for many machines.
         NoStrategyError: Nothing fits in either.
     """
-    changes = read_options(_split(words), "zerowiz plan")
-    changed = changed_by(options, changes)
+    other = changes(read_options(_split(words), "zerowiz plan"))
+    changed = replace(options, **other)
     if changed == options:
         raise UsageError(
             "`$compare` needs options that make the other plan differ",
@@ -431,7 +432,8 @@ def compare_plans(
     else:
         from zerowiz.ui.pictures import Side, compare  # noqa: PLC0415 - few plans are compared
 
-        before = _said(options, changes) or "as you set it"
+        own = Options(**{name: getattr(options, name) for name in other})
+        before = shell.join(as_words(own)) or "as you set it"
         compare(
             Side(words=before, decision=first.decided.decision),
             Side(words=words, decision=second.decided.decision),
@@ -465,10 +467,3 @@ def _plan(
     note_basis(planned.decided, reporter, None if beside is None else beside.decided)
     note_choices(planned.decided, reporter)
     return planned
-
-
-def _said(options: Options, changes: Options) -> str:
-    """What the first plan says of the options that the other one changes."""
-    defaults, changed = structs.asdict(Options()), structs.asdict(changes)
-    names = [name for name, value in changed.items() if value != defaults[name]]
-    return shell.join(as_words(Options(**{name: getattr(options, name) for name in names})))

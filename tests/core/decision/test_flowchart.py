@@ -24,7 +24,7 @@ from zerowiz.core.decision.flowchart import (
     may_choose,
 )
 from zerowiz.core.decision.job import Job
-from zerowiz.core.decision.remedies import find_remedies
+from zerowiz.core.decision.remedies import RemedyScope, find_remedies
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Host, LinkClass, Machine
 from zerowiz.core.memory.allocations import Allocation, AllocationKind, Phase
@@ -269,9 +269,13 @@ def test_beside_a_tight_strategy_the_next_that_fits_is_offered(
     assert NEED_BYTES[TIGHT] - NEED_BYTES[FITS] == remedy.frees_bytes
 
 
-def test_beside_a_tight_strategy_another_tight_one_is_passed_over() -> None:
-    verdicts = {ZERO2: TIGHT, ZERO3: TIGHT, ZERO2_OFFLOAD: NO, ZERO3_OFFLOAD: FITS}
-    (remedy,) = find_remedies(follow(verdicts))
+@pytest.mark.parametrize("other", [TIGHT, FITS])
+def test_beside_a_tight_strategy_another_is_passed_over_that_is_tight_or_refused(
+    other: Verdict,
+) -> None:
+    verdicts = {ZERO2: TIGHT, ZERO3: other, ZERO2_OFFLOAD: NO, ZERO3_OFFLOAD: FITS}
+    scope = RemedyScope(supports=lambda strategy: other is TIGHT or strategy is not ZERO3)
+    (remedy,) = find_remedies(follow(verdicts), scope)
     assert "zero3-offload" == remedy.strategy
 
 

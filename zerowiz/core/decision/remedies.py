@@ -39,7 +39,7 @@ from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import GpuRates, StepTime, find_rates
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy_types import Offload
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     Accounting,
@@ -556,6 +556,8 @@ class RemedyScope(Struct, frozen=True, kw_only=True):
         decide(attempt.job, attempt.constraints).chosen,
     )
     """What a change leads to, if it is typed."""
+    supports: Callable[[Strategy], bool] = lambda _: True
+    """Whether DeepSpeed trains the job as it was asked with a strategy."""
     kept: frozenset[str] = frozenset()
     """The settings that somebody said."""
 
@@ -819,14 +821,13 @@ def _without(way: Way, kind: Kind) -> Way:
     return {other: patch for other, patch in way.items() if other != kind}
 
 
-def _roomier(decision: Decision, chosen: StrategyEstimate) -> Iterator[Remedy]:
+def _roomier(decision: Decision, chosen: StrategyEstimate, scope: RemedyScope) -> Iterator[Remedy]:
     """The strategies below the chosen one that fit, without being tight or uncertain."""
     forbidden = decision.constraints.offload is OffloadChoice.NONE
     for estimate in decision.evaluated[decision.evaluated.index(chosen) + 1 :]:
         strategy = estimate.strategy
-        if estimate.verdict is Verdict.FITS and not (
-            forbidden and strategy.offload is not Offload.NONE
-        ):
+        may_take = scope.supports(strategy) and (not forbidden or strategy.offload is Offload.NONE)
+        if estimate.verdict is Verdict.FITS and may_take:
             change = {"stage": str(strategy.stage), "offload": strategy.offload.value}
             remedy = make_remedy(decision, change, estimate)
             yield replace(remedy, frees_bytes=max(0, chosen.device_bytes - estimate.device_bytes))
@@ -842,19 +843,18 @@ def find_remedies(decision: Decision, scope: RemedyScope | None = None) -> tuple
         decision: What was decided.
         scope: What there is to change to; None knows no other machines, and no models by name.
     """
-    chosen = decision.chosen
+    chosen, scope = decision.chosen, scope or RemedyScope()
     if decision.job.own_buffers is not None:
         # The user's own config sets all this itself; no option can be added to it.
         return ()
     if chosen is not None:
         if chosen.verdict not in {Verdict.TIGHT, Verdict.UNCERTAIN}:
             return ()
-        roomier = tuple(islice(_roomier(decision, chosen), 1))
+        roomier = tuple(islice(_roomier(decision, chosen, scope), 1))
         # Less memory makes nothing sure where something is not counted.
         stays_unsure = chosen.interval is not None and chosen.interval.uncounted
         if roomier or chosen.verdict is Verdict.TIGHT or stays_unsure:
             return roomier
-    scope = scope or RemedyScope()
     finder = _Finder(decision, scope)
     return worth_offering(finder.remedies(finder.find()), scope.kept)
 
