@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from zerowiz.app.catalog import MachineChoice
 from zerowiz.app.options import Options
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.workload import Method
-from zerowiz.errors import HandEditedError, NothingFitsError, UsageError
+from zerowiz.errors import AnswerNeededError, HandEditedError, NothingFitsError, UsageError
 
 DOCS = ROOT / "docs"
 
@@ -97,8 +97,9 @@ def test_machines_are_compared_as_the_command_does() -> None:
     with pytest.raises(UsageError, match="`machine` has to be one machine here") as refused:
         api.plan("all", model="1b")
     assert "use `zerowiz.find_machines` to compare machines" in refused.value.hints
-    with pytest.raises(UsageError, match="`model` is needed"):
-        api.find_machines()
+    for asks in (api.find_machines, partial(api.plan, "8xH100")):
+        with pytest.raises(AnswerNeededError, match="Which model"):
+            asks()
 
 
 def test_every_name_is_there_and_nothing_else_is_loaded_by_the_import() -> None:
@@ -178,7 +179,6 @@ def test_a_setting_has_the_name_of_its_option_and_takes_words(
         ({"microbatch": 3}, "there is no setting `microbatch`", None),
         ({"seq_length": 4}, "there is no setting `seq_length`", ["did you mean `seq_len`?"]),
         ({"quiet": True}, "there is no setting `quiet`", None),
-        ({"model": None}, "`model` is needed", None),
         (
             {"global_batch": 16, "accumulation_steps": 3, "micro_batch": 4},
             None,

@@ -150,7 +150,7 @@ def test_programs_get_one_object(here: Run, folder: Path) -> None:
     ("content", "code", "expected"),
     [
         (None, 1, f"no supervised launch was recorded here: there is no `{FILE_NAME}`"),
-        ("{", 1, f"`{FILE_NAME}` is not JSON"),
+        ("{", 1, f"`{FILE_NAME}` is not a record of a launch: Expecting"),
         (
             "{}",
             1,

@@ -22,9 +22,9 @@ from zerowiz.app.options import (
     changes,
     kinds,
     lasting,
-    of_one_run,
     with_plain,
 )
+from zerowiz.core.command_words import flags
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.launch.secrets import join_words, without_secrets
@@ -224,7 +224,7 @@ def _unknown(key: str, value: object) -> UsageError:
             f"there are no tables, and `{key}` is one",
             "write each option in a line of its own: `seq-len = 2048`",
         )
-    if key in of_one_run():
+    if any(word == f"--{key}" and not name.startswith("no_") for name, word in flags().items()):
         return UsageError(
             f"`{key}` is for one run, so it cannot stand in a file",
             f"set it on the command line: `--{key}`",

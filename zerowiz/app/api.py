@@ -262,20 +262,6 @@ def _named(machine: Machine | str | os.PathLike[str] | None, options: Options) -
     return replace(options, machine=os.fspath(machine))
 
 
-def _with_model(options: Options) -> Options:
-    """The options, which name a model.
-
-    Raises:
-        UsageError: They name none.
-    """
-    if not options.model:
-        raise UsageError(
-            "`$model` is needed",
-            "a folder with config.json, a hub id, or a size such as `7b`",
-        )
-    return options
-
-
 @_takes_settings(Options)
 def read_machine(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Machine:
     """The machine that jobs run on.
@@ -310,6 +296,7 @@ def plan(machine: Machine | str | os.PathLike[str] | None, options: Options) -> 
 
     Raises:
         UsageError: A setting makes no sense, or DeepSpeed does not do what was asked for.
+        AnswerNeededError: No model is named.
         PreflightError: There is no GPU here.
 
     Example:
@@ -323,7 +310,7 @@ def plan(machine: Machine | str | os.PathLike[str] | None, options: Options) -> 
         >>> bool(plan("2xRTX4090", model="70b", offload="none"))
         False
     """
-    options = _named(machine, _with_model(options))
+    options = _named(machine, options)
     return plan_with(options, _find(machine, options))
 
 
@@ -364,8 +351,8 @@ def find_machines(
     """
     from zerowiz.app.catalog import find_machines as find  # noqa: PLC0415 - a plan is for one machine
 
-    options = _with_model(_settings(settings))
-    return find(options, None, (price,) if isinstance(price, str) else price)
+    prices = (price,) if isinstance(price, str) else price
+    return find(_settings(settings), None, prices)
 
 
 def write_config(

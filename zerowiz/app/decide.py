@@ -61,7 +61,13 @@ from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import SETTINGS, Integration, Loss, Method, Workload
 from zerowiz.errors import LostEdit, NothingFitsError, UsageError, ZerowizError
-from zerowiz.probe.files import read_gpu_table, read_known_models, read_named, read_version
+from zerowiz.probe.files import (
+    hash_uuids,
+    read_gpu_table,
+    read_known_models,
+    read_named,
+    read_version,
+)
 from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.output_folder import (
     EditedConfig,
@@ -113,8 +119,7 @@ def decide_job(resolved: ResolvedJob) -> Plan:
     searched = choose_open(resolved)
     # Where nothing fits it is the least that the job can have, so that no remedy asks for it.
     step = _least(resolved) if searched.choice is None else searched.choice.workload
-    chosen = resolved.with_step(step)
-    decision = searched.decision
+    chosen, decision = resolved.with_step(step), searched.decision
     if searched.choice is None:
         decision = decide(chosen.job, chosen.constraints)
     if decision.chosen is not None:
@@ -553,10 +558,8 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
 
         job = plan.resolved.job
         before = Evaluator(job).candidate(plan.own_step, searched.choice.strategy)
-        can_keep = before.evaluated.verdict is not Verdict.DOES_NOT_FIT
-        if not can_keep:
-            kept = decide(replace(job, workload=plan.own_step), plan.resolved.constraints)
-            can_keep = kept.chosen is not None
+        own_job, constraints = replace(job, workload=plan.own_step), plan.resolved.constraints
+        can_keep = before.evaluated.runs or decide(own_job, constraints).chosen is not None
         by_script = settings_of(plan.script).micro_batch is not None
         yield choice.chosen_step(before, searched.choice, by_script=by_script, can_keep=can_keep)
 
@@ -709,8 +712,6 @@ def with_plan(
     The plan goes first: a config is what a run takes, so where writing ends in between, no new
     config lies there without its reasons, and the hash in the plan shows that it is of another.
     """
-    from zerowiz.probe.files import hash_uuids  # noqa: PLC0415 - few plans are for this machine
-
     job, config = plan.decision.job, planned.file
     machine = without_identities(
         job.machine, hash_uuids, names_hosts=plan.options.hostfile is not None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Struct, structs
 
 from zerowiz.core import shell, workload
-from zerowiz.core.command_words import canonical_choice, flags
+from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
@@ -196,18 +196,6 @@ def lasting() -> Mapping[str, str]:
     return {rows()[name].on.removeprefix("--"): name for name in settable() if name != "force"}
 
 
-@cache
-def of_one_run() -> frozenset[str]:
-    """The long options, without their dashes, that cannot be said once for many runs.
-
-    Example:
-        >>> {"yes", "price"} <= of_one_run()
-        True
-    """
-    words = (word for name, word in flags().items() if not name.startswith("no_"))
-    return frozenset(word.removeprefix("--") for word in words) - lasting().keys()
-
-
 def variable_of(name: str) -> str | None:
     """The environment variable that says a setting: `ZEROWIZ_SEQ_LEN`; None where none does."""
     is_said = name == "isolated" or name in lasting().values()
@@ -274,13 +262,7 @@ def with_plain(options: Options, values: Mapping[str, object]) -> Options:
 @cache
 def kinds() -> Mapping[str, type]:
     """The type of each field's values, None aside, by the field's name."""
-    return {name: kind_of(hint) for name, hint in Options.__annotations__.items()}
-
-
-def kind_of(hint: object) -> type:
-    """The type that a hint allows beside None."""
-    kind = next(iter(get_args(hint)), hint)
-    return kind if isinstance(kind, type) else object
+    return {name: next(iter(get_args(h)), h) for name, h in Options.__annotations__.items()}
 
 
 _TAKES: Mapping[type, str] = {
@@ -429,9 +411,9 @@ class Layers(Struct, frozen=True, kw_only=True):
             for name, value in self.values.items()
             if value.origin is Origin.OPTION and name in Options.__struct_fields__
         }
-        of_file = "script" in self.values
-        script = "" if of_file else self.script
-        return replace(Options(), **given), script, () if of_file else self.script_args
+        if "script" in self.values:
+            return Options(**given), "", ()
+        return Options(**given), self.script, self.script_args
 
     def hints(self, error: ZerowizError, command: str, typed: str) -> tuple[str, ...]:
         """Those of an error, with what it cannot know: what these layers say, and where.

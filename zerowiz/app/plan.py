@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zerowiz import __version__
 from zerowiz.app.api import PlanResult, plan_with
-from zerowiz.app.decide import Plan
+from zerowiz.app.decide import Plan, note_change
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
@@ -62,8 +62,6 @@ def plan_job(
         from zerowiz.app.launch.start import note_script  # noqa: PLC0415 - as above
 
         note_script(result.decided, run, reporter)
-    from zerowiz.app.decide import note_change  # noqa: PLC0415 - as above
-
     note_change(result.decided, reporter)
     return result
 

@@ -9,8 +9,6 @@ from zerowiz.emit.processes import is_gone, read_measured
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import read_named
 
-_WRITTEN_ANEW = "the next supervised launch writes it anew"
-
 
 def read_run(folder: Path) -> RunSummary:
     """The run whose record is in this folder; of one that runs, what its ranks have measured yet.
@@ -26,7 +24,7 @@ def read_run(folder: Path) -> RunSummary:
             f"`{shell.join(['zerowiz', 'report', folder.parent])}`",
         )
     try:
-        content = parse_json(read_named(path))
+        summary = parse_record(parse_json(read_named(path)), str(path))
     except FileNotFoundError as error:
         raise ZerowizError(
             f"no supervised launch was recorded here: there is no `{path}`",
@@ -40,17 +38,10 @@ def read_run(folder: Path) -> RunSummary:
         raise ZerowizError(
             f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}"
         ) from error
-    except ValueError as error:
+    except (ValueError, UsageError) as error:
         raise ZerowizError(
-            f"`{path}` is not JSON: {error}",
-            _WRITTEN_ANEW,
-        ) from error
-    try:
-        summary = parse_record(content, str(path))
-    except UsageError as error:
-        raise ZerowizError(
-            f"`{path}` is not a record of a launch: {error.message}",
-            _WRITTEN_ANEW,
+            f"`{path}` is not a record of a launch: {error}",
+            "the next supervised launch writes it anew",
         ) from error
     attempts = tuple(
         attempt

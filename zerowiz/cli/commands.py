@@ -122,17 +122,17 @@ def zerowiz(
 
 def _fail(error: ZerowizError) -> NoReturn:
     """Print an error as one line, then what would be lost, then what to do next."""
-    write_error(error)
     if isinstance(error, HandEditedError):
         from zerowiz.ui import files  # noqa: PLC0415 - most runs have no such error
 
         files.error(error, sys.stderr)
     elif isinstance(error, NothingFitsError):
-        from zerowiz.cli.output import Refusal  # noqa: PLC0415 - few runs end so
+        from zerowiz.cli.output import refuse  # noqa: PLC0415 - few runs end so
 
-        Refusal(error).show()
+        refuse(error)
     else:
         _show_error(error.message, error.hints)
+    write_error(error)
     sys.exit(error.exit_code)
 
 

@@ -22,7 +22,7 @@ from zerowiz.app.wizard_plan import (
     write_init,
 )
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import showing_refused_plan, write_plan
+from zerowiz.cli.output import write_plan
 from zerowiz.core.launch.secrets import hide_secrets
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.script.programs import ProgramFile
@@ -69,16 +69,15 @@ def init(
     )
     wanted = InitOptions(slurm=slurm, launch=launch, no_script=no_script)
     words = tuple(args or ())
-    with showing_refused_plan(as_json=options.as_json):
-        if person is not None:
-            start = ask_anew(layers)
-            planned = ask_init(
-                start.script, words, start.options, wanted, reporter, person, start.before
-            )
-        else:
-            planned = plan_init(script, words, options, wanted, reporter)
-            if not options.dry_run:
-                write_init(planned)
+    if person is not None:
+        start = ask_anew(layers)
+        planned = ask_init(
+            start.script, words, start.options, wanted, reporter, person, start.before
+        )
+    else:
+        planned = plan_init(script, words, options, wanted, reporter)
+        if not options.dry_run:
+            write_init(planned)
     if planned is None:
         return
     if planned.start is not None:

@@ -9,7 +9,7 @@ import typer
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch, run_launch
 from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import showing_refused_plan, write_plan
+from zerowiz.cli.output import write_plan
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
@@ -105,8 +105,7 @@ def launch(
     person = find_person(os.environ, yes=options.yes or options.as_json)
     if not options.dry_run:
         raise typer.Exit(run_launch(prepared, reporter, person))
-    with showing_refused_plan(as_json=options.as_json):
-        start = plan_dry_run(prepared, reporter, person)
+    start = plan_dry_run(prepared, reporter, person)
     launch_plan = start.launch_plan
     for note in launch_plan.notes:
         reporter.note(note)

@@ -11,7 +11,7 @@ from zerowiz.app.launch.start import Start
 from zerowiz.app.measure import find_measured, measure_starts, plan_starts, require_all
 from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import showing_refused_plan, write_plan
+from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import write_json
 from zerowiz.core.job_end import ScriptMeasurement, encode_script_run
 from zerowiz.core.plan_json import SCHEMA_VERSION
@@ -46,8 +46,7 @@ def measure(
     """Run real steps on this machine, and compare them with the prediction"""
     reporter = TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
     with find_measured(script, tuple(args or ()), options, steps) as measured:
-        with showing_refused_plan(as_json=options.as_json):
-            starts = plan_starts(measured, reporter, every=every)
+        starts = plan_starts(measured, reporter, every=every)
         if options.dry_run:
             _show_starts([each.start for each in starts], as_json=options.as_json, every=every)
             return

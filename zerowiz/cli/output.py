@@ -2,15 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from zerowiz.app.decide import NoStrategyError, Plan, encode_plan, find_machine_change, next_words
 from zerowiz.app.options import with_plain
-from zerowiz.cli.usage import write_json, write_json_text
+from zerowiz.cli.usage import expects_json, write_json, write_json_text
 from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.launch.provenance import encode_machine_change
 from zerowiz.errors import NothingFitsError
@@ -40,17 +39,6 @@ def write_plan(
         write_json_text(msgspec.json.format(written, indent=2))
     except msgspec.DecodeError:  # it names a path that is no UTF-8, which json alone writes
         write_json(json.loads(written))
-
-
-@contextmanager
-def showing_refused_plan(*, as_json: bool) -> Iterator[None]:
-    """Where nothing fits, `--json` still gets the plan that says so."""
-    try:
-        yield
-    except NoStrategyError as error:
-        if as_json:
-            write_plan(error.plan)
-        raise
 
 
 class Refusal:
@@ -101,3 +89,10 @@ class Refusal:
             left = None if most_lines is None else most_lines - others
             remedies.table(self._remedies, sys.stderr, left)
         self._below.show()
+
+
+def refuse(error: NothingFitsError) -> None:
+    """Say that nothing fits; where JSON was asked for, with the plan that says so."""
+    if isinstance(error, NoStrategyError) and expects_json():
+        write_plan(error.plan)
+    Refusal(error).show()

@@ -193,8 +193,8 @@ def _show_plan(
 ) -> None:
     """The plan for one machine."""
     plan = result.decided
-    if shown.explain is not None:
-        _explained(plan.decision, shown.explain)  # a wrong name is refused before anything is shown
+    # A wrong name is refused before anything is shown.
+    explained = None if shown.explain is None else _explained(plan.decision, shown.explain)
     # What is assumed stands on the screen itself; what was found in the script comes last.
     found = reporter.withdraw()
     note_basis(plan, reporter, plan if reporter.holds else None)
@@ -237,7 +237,7 @@ def _show_plan(
     says_last = plan.resolved.script is not None
     room = reporter.beside(texts, room, is_refused=refusal is not None, says_last=says_last)
     if not options.as_json:
-        _show_asked(plan.decision, shown, largest, origins)
+        _show_asked(plan.decision, explained, largest, origins)
     if refusal is not None:
         refusal.show(None if room is None else room + refusal.lines)
         raise typer.Exit(ExitCode.NOTHING_FITS)
@@ -292,14 +292,13 @@ def _show_page(
 
 def _show_asked(
     decision: Decision,
-    shown: Shown,
+    explained: StrategyEstimate | None,
     largest: Sequence[Limit] | None,
     origins: Mapping[str, tuple[object, str]] | None,
 ) -> None:
     """What was asked for besides."""
     from zerowiz.ui import choice, show  # noqa: PLC0415 - as above
 
-    explained = None if shown.explain is None else _explained(decision, shown.explain)
     if largest is not None:
         choice.limits(largest, decision.job, sys.stdout)
     if explained is not None:

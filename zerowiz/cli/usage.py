@@ -155,6 +155,11 @@ def expect_json(*, asked: bool) -> None:
     _STDOUT.asked, _STDOUT.written = asked, False
 
 
+def expects_json() -> bool:
+    """Whether the object is still to be written."""
+    return _STDOUT.asked and not _STDOUT.written
+
+
 def write_json_text(text: str) -> None:
     """The object, as text."""
     _STDOUT.written = True
@@ -171,7 +176,7 @@ def write_error(error: ZerowizError) -> None:
 
     A plan that says that nothing fits is an answer: it has been written, and stays the only object.
     """
-    if not _STDOUT.asked or _STDOUT.written:
+    if not expects_json():
         return
     from zerowiz.core.command_words import spell  # noqa: PLC0415 - most runs end without an error
 

@@ -18,6 +18,7 @@ from zerowiz.core.machine.types import (
     MachineSource,
     NetworkKind,
     with_host_memory,
+    with_interconnect,
 )
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.structs import replace
@@ -109,11 +110,7 @@ def complete(machine: Machine, options: Options) -> Machine:
 
 def state_links(machine: Machine, text: str | None) -> Machine:
     """The machine with the links that a person states."""
-    if text is None:
-        return machine
-    from zerowiz.core.machine.types import with_interconnect  # noqa: PLC0415 - takes long to load
-
-    return with_interconnect(machine, text)
+    return machine if text is None else with_interconnect(machine, text)
 
 
 def _with_host_memory(machine: Machine, text: str) -> Machine:

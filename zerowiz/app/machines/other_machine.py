@@ -5,7 +5,7 @@ from pathlib import Path
 from zerowiz.app.options import Options, refuse_gpus, with_count
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.names import find_model, named_instance, parse_machine
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Machine, spell_network
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import is_named_file, read_gpu_table, read_instances
@@ -37,7 +37,6 @@ def note_network(machine: Machine, options: Options) -> Machine:
     if named_instance(options.machine or "", read_instances()) is not None:
         return machine
     # Most machines have one node.
-    from zerowiz.core.machine.types import spell_network  # noqa: PLC0415 - see above
     from zerowiz.core.machine_kinds import assume_network  # noqa: PLC0415 - see above
 
     gpu = find_model(machine.gpus[0].name, read_gpu_table())

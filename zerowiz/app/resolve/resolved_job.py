@@ -948,16 +948,9 @@ def _in_fp32(
     if floats.seen and f"`{floats.code}`" in precision.source:
         half = Precision.BF16 if machine.takes_bf16 else Precision.FP16
         return assumptions.float_batches(precision.source, precision.change_to(half))
-    change = precision.change_to(Precision.BF16)
-    return assumptions.in_fp32(change, _loads_16_bit(facts)) if on_gpu else None
-
-
-def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
-    """Where the script loads the weights of its model in 16 bits."""
-    loaded = None if facts is None else facts.loads_16_bit
-    if facts is None or loaded is None:
-        return None
-    return f"`{loaded.code}` in {facts.where(loaded.line)}"
+    loaded, change = facts.loads_16_bit, precision.change_to(Precision.BF16)
+    where = None if loaded is None else f"`{loaded.code}` in {facts.where(loaded.line)}"
+    return assumptions.in_fp32(change, where) if on_gpu else None
 
 
 def _falls_back(job: Job) -> str | None:

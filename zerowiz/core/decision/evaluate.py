@@ -1,7 +1,7 @@
 """Evaluate each strategy on the machine: what it needs, what there is, and a verdict."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import lru_cache, partial
 
@@ -589,22 +589,24 @@ def _of_parameters(model: Model, r: RankSizes) -> Iterator[Cost]:
     b, w = r.buffers, r.weight_bytes
     numel = r.trainable + r.frozen_bytes // w
     threshold = b.stage3_param_persistence_threshold
-    small = sum(
-        tensor.numel * tensor.copies for tensor in model.tensors if tensor.numel <= threshold
-    )
+    small = (t.numel * t.copies for t in model.tensors if t.numel <= threshold)
     ahead, live, ranks = (
         b.stage3_prefetch_bucket_size,
         b.stage3_max_live_parameters,
         b.hpz_partition_size,
     )
-    if not r.offloaded:
-        group_bytes = (w + r.master_bytes) * r.sub_group
-        yield Cost(key=ZeroKey.SUB_GROUP_SIZE, value=b.sub_group_size, size_bytes=group_bytes)
-    yield Cost(key=ZeroKey.PREFETCH_BUCKET_SIZE, value=ahead, size_bytes=w * min(ahead, numel))
-    yield Cost(key=ZeroKey.PERSISTENCE_THRESHOLD, value=threshold, size_bytes=w * small)
-    yield Cost(key=ZeroKey.MAX_LIVE_PARAMETERS, value=live, size_bytes=w * min(live, numel))
-    if ranks > 1:
-        yield Cost(key=ZeroKey.HPZ_PARTITION_SIZE, value=ranks, size_bytes=w * numel // ranks)
+    group_bytes = None if r.offloaded else (w + r.master_bytes) * r.sub_group
+    copy_bytes = w * numel // ranks if ranks > 1 else None
+    costs: Mapping[ZeroKey, tuple[int, int | None]] = {
+        ZeroKey.SUB_GROUP_SIZE: (b.sub_group_size, group_bytes),
+        ZeroKey.PREFETCH_BUCKET_SIZE: (ahead, w * min(ahead, numel)),
+        ZeroKey.PERSISTENCE_THRESHOLD: (threshold, w * sum(small)),
+        ZeroKey.MAX_LIVE_PARAMETERS: (live, w * min(live, numel)),
+        ZeroKey.HPZ_PARTITION_SIZE: (ranks, copy_bytes),
+    }
+    for key, (value, size_bytes) in costs.items():
+        if size_bytes is not None:
+            yield Cost(key=key, value=value, size_bytes=size_bytes)
 
 
 def buffer_costs(job: Job, evaluated: StrategyEstimate) -> tuple[Cost, ...]:

@@ -81,11 +81,6 @@ def point_of(family: str, strategy: Strategy, workload: Workload, gpus: int) -> 
     }
 
 
-def _values(point: Point) -> tuple[tuple[PairedSetting, str], ...]:
-    """The values that are known, in the order in which they are named."""
-    return tuple((name, point[name]) for name in PairedSetting if name in point)
-
-
 def find_never_together(point: Point, measured: frozenset[Pair]) -> tuple[Pair, ...]:
     """The pairs that no run had, of values that some run had: one that none had is a doubt itself.
 
@@ -93,7 +88,7 @@ def find_never_together(point: Point, measured: frozenset[Pair]) -> tuple[Pair, 
         point: The values of a job.
         measured: Every pair that some run had.
     """
-    return _missing(_values(point), measured)
+    return _missing(tuple((name, point[name]) for name in PairedSetting if name in point), measured)
 
 
 # A search asks the same of each micro-batch.
