@@ -435,17 +435,11 @@ def _as_there(key: str, value: object, folder: Path) -> object:
 # Ask anew what the answers file says: what was answered before is the default of each question.
 
 
-class Conversation(Struct, frozen=True, kw_only=True):
-    """What a conversation starts with."""
+def ask_anew(layers: Layers) -> tuple[Layers, Mapping[str, str]]:
+    """What a conversation starts with: what the file answers is asked anew.
 
-    options: Options
-    script: str | None
-    before: Mapping[str, str]
-    """What the file answers, by the keys of the questions: their defaults."""
-
-
-def ask_anew(layers: Layers) -> Conversation:
-    """What a conversation starts with: what the file answers is asked anew."""
+    The layers without that, and the answers by the keys of their questions, as their defaults.
+    """
     by_file = {name for name, value in layers.values.items() if value.origin is Origin.FILE}
     asked = {*(question.key for question in QUESTIONS), "objective"} & by_file - {
         "script",
@@ -459,11 +453,8 @@ def ask_anew(layers: Layers) -> Conversation:
     typed = {name: getattr(Options(), name) for name in asked}
     is_gone = "script" in by_file and not Path(str(layers.script)).is_file()
     is_gone = is_gone and not layers.options.module
-    return Conversation(
-        options=replace(layers.options, **typed),
-        script=None if is_gone else layers.script,
-        before=before,
-    )
+    options, script = replace(layers.options, **typed), None if is_gone else layers.script
+    return replace(layers, options=options, script=script), before
 
 
 def _answer(value: object) -> str:

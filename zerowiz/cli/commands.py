@@ -122,17 +122,18 @@ def zerowiz(
 
 def _fail(error: ZerowizError) -> NoReturn:
     """Print an error as one line, then what would be lost, then what to do next."""
+    if isinstance(error, NothingFitsError):
+        from zerowiz.cli.output import refuse  # noqa: PLC0415 - few runs end so
+
+        refuse(error)
+        sys.exit(error.exit_code)
+    write_error(error)
     if isinstance(error, HandEditedError):
         from zerowiz.ui import files  # noqa: PLC0415 - most runs have no such error
 
         files.error(error, sys.stderr)
-    elif isinstance(error, NothingFitsError):
-        from zerowiz.cli.output import refuse  # noqa: PLC0415 - few runs end so
-
-        refuse(error)
     else:
         _show_error(error.message, error.hints)
-    write_error(error)
     sys.exit(error.exit_code)
 
 

@@ -70,10 +70,8 @@ def init(
     wanted = InitOptions(slurm=slurm, launch=launch, no_script=no_script)
     words = tuple(args or ())
     if person is not None:
-        start = ask_anew(layers)
-        planned = ask_init(
-            start.script, words, start.options, wanted, reporter, person, start.before
-        )
+        start, before = ask_anew(layers)
+        planned = ask_init(start.script, words, start.options, wanted, reporter, person, before)
     else:
         planned = plan_init(script, words, options, wanted, reporter)
         if not options.dry_run:

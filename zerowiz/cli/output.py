@@ -9,7 +9,7 @@ import msgspec
 
 from zerowiz.app.decide import NoStrategyError, Plan, encode_plan, find_machine_change, next_words
 from zerowiz.app.options import with_plain
-from zerowiz.cli.usage import expects_json, write_json, write_json_text
+from zerowiz.cli.usage import expects_json, write_error, write_json, write_json_text
 from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.launch.provenance import encode_machine_change
 from zerowiz.errors import NothingFitsError
@@ -95,4 +95,5 @@ def refuse(error: NothingFitsError) -> None:
     """Say that nothing fits; where JSON was asked for, with the plan that says so."""
     if isinstance(error, NoStrategyError) and expects_json():
         write_plan(error.plan)
+    write_error(error)
     Refusal(error).show()

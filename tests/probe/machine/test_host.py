@@ -7,7 +7,7 @@ from fake_host import ANSWERING, build_host
 from machines.record import scrub_files
 from recorded import FileAnswers, RecordedFiles
 
-from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Host, LinkClass
+from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Host, JobAllocation, LinkClass
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import Files, Space, hash_uuids
 from zerowiz.probe.machine.host import (
@@ -342,7 +342,7 @@ def test_a_scheduler_bounds_what_it_gave(
     given_bytes: int | None, expected: tuple[int, str]
 ) -> None:
     files = RecordedFiles(answers=FileAnswers(text={"proc/meminfo": MEMINFO}))
-    host = read_host(files, scheduler_bytes=given_bytes, scheduler="SLURM")
+    host = read_host(files, JobAllocation(scheduler="SLURM", memory_bytes=given_bytes))
     assert expected == (host.available_bytes, host.available_by)
 
 
@@ -354,7 +354,9 @@ def test_no_more_is_available_than_there_is() -> None:
 
 
 def test_a_bound_alone_does_not_tell_what_is_available() -> None:
-    host = read_host(RecordedFiles(answers=FileAnswers()), scheduler_bytes=GIB, scheduler="SLURM")
+    host = read_host(
+        RecordedFiles(answers=FileAnswers()), JobAllocation(scheduler="SLURM", memory_bytes=GIB)
+    )
     assert (None, None) == (host.available_bytes, host.available_by)
 
 

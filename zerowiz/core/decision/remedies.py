@@ -562,74 +562,11 @@ class RemedyScope(Struct, frozen=True, kw_only=True):
     """The settings that somebody said."""
 
 
-# Other machines of the table.
-
 # The sizes in which the smallest machine is looked for; clusters are built of whole nodes.
 SIZES: tuple[Size, ...] = (
     *(Size(nodes=1, gpus=gpus) for gpus in GPUS_OF_A_NODE),
     *(Size(nodes=nodes, gpus=GPUS_OF_A_NODE[-1]) for nodes in NODES if nodes > 1),
 )
-
-
-class _Machines:
-    """The machines that a job can be tried on, the smallest first."""
-
-    def __init__(self, scope: RemedyScope) -> None:
-        # One without memory of its own stands alone in a node.
-        self.table = tuple(row for row in scope.gpus if not row.shares_host_memory)
-        self.complete = scope.complete
-
-    def larger(self, job: Job, _: Constraints) -> Iterator[Patch]:
-        """As many GPUs with more memory, and more of the same."""
-        machine = job.machine
-        if machine.accelerator.row.on_host:
-            return
-        nodes, gpus = machine.nodes, len(machine.gpus)
-        size = Size(nodes=nodes, gpus=gpus)
-        is_whole = machine.is_uniform and machine.gpus[0].mig_slice is None
-        own = match_models(machine.gpus[0].name, self.table) if is_whole else ()
-        # A GPU of half the speed, such as an H20 in place of an H100, is no larger one.
-        slowest = min((row.fp16_flop_per_s for row in own), default=0) // 2
-        found = [
-            (row, size)
-            for row in self.table
-            if row.usable_bytes > (machine.total_bytes or 0) and row.fp16_flop_per_s >= slowest
-        ]
-        if len(own) == 1:
-            in_node = [n for n in GPUS_OF_A_NODE if n > gpus] if nodes == 1 else []
-            of_node = max(gpus, GPUS_OF_A_NODE[-1]) if nodes == 1 else gpus
-            several = [n for n in (2 * nodes, 4 * nodes) if n <= NODES[-1]]
-            found += [(own[0], Size(nodes=1, gpus=n)) for n in in_node]
-            found += [(own[0], Size(nodes=n, gpus=of_node)) for n in several]
-        yield from self._patches(job, found)
-
-    def any(self, job: Job, _: Constraints) -> Iterator[Patch]:
-        """Every GPU of the table in each size."""
-        yield from self._patches(job, [(row, size) for row in self.table for size in SIZES])
-
-    def _patches(self, job: Job, found: Sequence[tuple[GpuModel, Size]]) -> Iterator[Patch]:
-        """The job on each; several nodes have the network of their time."""
-
-        def price(sized: tuple[GpuModel, Size]) -> tuple[int, int, int, int, int]:
-            """Fewest GPUs, least memory; of as much those that NVLink joins, then the slowest."""
-            gpu, size = sized
-            joined = -gpu.nvlink_gpus, -gpu.nvlink_bytes_per_s
-            return size.world_size, gpu.usable_bytes // 2**30, *joined, gpu.fp16_flop_per_s
-
-        needs_bf16 = job.workload.precision is Precision.BF16
-        for gpu, size in sorted(found, key=price):
-            if needs_bf16 and not gpu.bf16_flop_per_s:
-                continue
-            built = MachineKind(gpu=gpu, sizes=()).build(size, self.table)
-            network = (
-                {} if size.nodes == 1 else {"interconnect": spell_network(built.machine.network)}
-            )
-            machine = self.complete(built.machine)
-            rates = find_rates(machine, self.table)
-            yield Patch(
-                change={"machine": built.name, **network},
-                job=partial(on_machine, machine=machine, rates=rates),
-            )
 
 
 # Sizes that people train, from the largest.
@@ -651,7 +588,8 @@ class _Finder:
 
     def __init__(self, decision: Decision, scope: RemedyScope) -> None:
         self.decision, self.scope = decision, scope
-        self.machines = _Machines(scope)
+        # One without memory of its own stands alone in a node.
+        self.table = tuple(row for row in scope.gpus if not row.shares_host_memory)
         # Where nothing fits, what is uncertain is better than nothing.
         self.grades = (_SURELY,) if decision.chosen is not None else (_SURELY, _PERHAPS)
         self.known: dict[frozenset[tuple[str, object]], int] = {}
@@ -670,16 +608,68 @@ class _Finder:
             adapters = [] if alone else self.joined(train_adapters, allow_slow)
             adapters += self.alone_or_joined(quantize, allow_slow, join=not alone)
         ways += adapters + self.alone(shorten) + (self.joined(shorten) if is_hard else [])
-        machines = self.alone_or_joined(self.machines.larger, join=is_hard)
+        machines = self.alone_or_joined(self.larger_machines, join=is_hard)
         if not (ways or machines):
             ways += self.joined(shorten, train_adapters)
-            machines = self.joined(self.machines.any, unpin_stage, allow_offload)
+            machines = self.joined(self.any_machine, unpin_stage, allow_offload)
         ways += machines
         for kind in (raise_budget, add_host_memory):
             ways += self.alone_or_joined(kind, join=is_hard)
         # A model that is hardly smaller, with a leaner step, is nearer to what was asked for.
         joined = self.joined(self.smaller_models) if is_hard else []
         return ways + (joined or self.alone(self.smaller_models))
+
+    def larger_machines(self, job: Job, _: Constraints) -> Iterator[Patch]:
+        """As many GPUs with more memory, and more of the same."""
+        machine = job.machine
+        if machine.accelerator.row.on_host:
+            return
+        nodes, gpus = machine.nodes, len(machine.gpus)
+        size = Size(nodes=nodes, gpus=gpus)
+        is_whole = machine.is_uniform and machine.gpus[0].mig_slice is None
+        own = match_models(machine.gpus[0].name, self.table) if is_whole else ()
+        # A GPU of half the speed, such as an H20 in place of an H100, is no larger one.
+        slowest = min((row.fp16_flop_per_s for row in own), default=0) // 2
+        found = [
+            (row, size)
+            for row in self.table
+            if row.usable_bytes > (machine.total_bytes or 0) and row.fp16_flop_per_s >= slowest
+        ]
+        if len(own) == 1:
+            in_node = [n for n in GPUS_OF_A_NODE if n > gpus] if nodes == 1 else []
+            of_node = max(gpus, GPUS_OF_A_NODE[-1]) if nodes == 1 else gpus
+            several = [n for n in (2 * nodes, 4 * nodes) if n <= NODES[-1]]
+            found += [(own[0], Size(nodes=1, gpus=n)) for n in in_node]
+            found += [(own[0], Size(nodes=n, gpus=of_node)) for n in several]
+        yield from self._on_each(job, found)
+
+    def any_machine(self, job: Job, _: Constraints) -> Iterator[Patch]:
+        """Every GPU of the table in each size."""
+        yield from self._on_each(job, [(row, size) for row in self.table for size in SIZES])
+
+    def _on_each(self, job: Job, found: Sequence[tuple[GpuModel, Size]]) -> Iterator[Patch]:
+        """The job on each; several nodes have the network of their time."""
+
+        def price(sized: tuple[GpuModel, Size]) -> tuple[int, int, int, int, int]:
+            """Fewest GPUs, least memory; of as much those that NVLink joins, then the slowest."""
+            gpu, size = sized
+            joined = -gpu.nvlink_gpus, -gpu.nvlink_bytes_per_s
+            return size.world_size, gpu.usable_bytes // 2**30, *joined, gpu.fp16_flop_per_s
+
+        needs_bf16 = job.workload.precision is Precision.BF16
+        for gpu, size in sorted(found, key=price):
+            if needs_bf16 and not gpu.bf16_flop_per_s:
+                continue
+            built = MachineKind(gpu=gpu, sizes=()).build(size, self.table)
+            network = (
+                {} if size.nodes == 1 else {"interconnect": spell_network(built.machine.network)}
+            )
+            machine = self.scope.complete(built.machine)
+            rates = find_rates(machine, self.table)
+            yield Patch(
+                change={"machine": built.name, **network},
+                job=partial(on_machine, machine=machine, rates=rates),
+            )
 
     def smaller_models(self, job: Job, _: Constraints) -> Iterator[Patch]:
         """Each smaller model, the largest first: of the series, or a size where a size was said."""
@@ -703,7 +693,7 @@ class _Finder:
         A size stays a size whatever is changed, so its doubt is no reason to change more; but
         nobody buys what may not do.
         """
-        bought = {add_host_memory, self.machines.larger}
+        bought = {add_host_memory, self.larger_machines}
         by_size = self.decision.job.model.source is ModelSource.SIZE
         return [
             way

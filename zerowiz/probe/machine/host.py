@@ -11,6 +11,7 @@ from zerowiz.core.machine.types import (
     Gpu,
     Host,
     Interconnect,
+    JobAllocation,
     LinkClass,
     Machine,
     MachineSource,
@@ -135,22 +136,19 @@ _CGROUPS = (
 )
 
 
-def read_host(
-    files: Files, *, scheduler_bytes: int | None = None, scheduler: str | None = None
-) -> Host:
+def read_host(files: Files, allocation: JobAllocation | None = None) -> Host:
     """The resources that a new process could still get on this host.
 
     Args:
         files: The files of the host.
-        scheduler_bytes: The memory that a scheduler gave the job on this node.
-        scheduler: The scheduler's name.
+        allocation: What a scheduler gave the job on this node.
     """
     cgroups = parse_cgroup_paths(_read(files, "proc/self/cgroup"))
     nodes = _read_list(files, f"{_NODES}/has_cpu")
     total_bytes, free_bytes = _read_memory(files)
     limits = _read_cgroup_limits(files, cgroups)
-    if scheduler_bytes is not None:
-        limits.append((scheduler_bytes, scheduler or "scheduler"))
+    if allocation is not None and allocation.memory_bytes is not None:
+        limits.append((allocation.memory_bytes, allocation.scheduler))
     available = None
     if free_bytes is not None:
         available = min([(free_bytes, "MemAvailable"), *limits], key=lambda limit: limit[0])

@@ -8,7 +8,6 @@ from zerowiz.core.machine.types import (
     Gpu,
     Host,
     Interconnect,
-    JobAllocation,
     LinkClass,
     Machine,
     MachineSource,
@@ -86,20 +85,12 @@ def run_inside(scheduler: str, command: str, gpus: int = 1) -> str:
 
 def read_here(world: World) -> Host:
     """The host, within the limits of the job's scheduler."""
-    return _read_host(world, read_allocation(world.environ, world.files))
-
-
-def _read_host(world: World, allocation: JobAllocation | None) -> Host:
-    return read_host(
-        world.files,
-        scheduler_bytes=None if allocation is None else allocation.memory_bytes,
-        scheduler=None if allocation is None else allocation.scheduler,
-    )
+    return read_host(world.files, read_allocation(world.environ, world.files))
 
 
 def _join(reading: GpuReading, world: World) -> Machine:
     allocation = read_allocation(world.environ, world.files)
-    host = _read_host(world, allocation)
+    host = read_host(world.files, allocation)
     whole = all(gpu.mig_slice is None for gpu in reading.gpus)
     nvlinks = {gpu.index: gpu.nvlinks for gpu in reading.gpus}
     host = replace(host, python_call_seconds=world.files.python_call_seconds())
