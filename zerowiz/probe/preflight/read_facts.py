@@ -532,17 +532,13 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
         if core == min(_read(system / f"cpu/cpu{core}/{threads}") & allowed, default=core)
     )
     if numactl is None:
-        why_not = "`numactl` is not installed"
-    elif "KMP_AFFINITY" in environ:
-        why_not = "DeepSpeed does not bind cores if `KMP_AFFINITY` is set"
-    elif len(cores) < ranks:
-        why_not = "there are fewer cores than ranks"
-    # deepspeed/utils/numa.py, get_numactl_cmd: memory too is bound, to nodes of the cores.
-    elif _run([numactl, "-m", "all", "-C", _listed(cores), "true"], environ) is None:
-        why_not = "`numactl` is not allowed to bind cores or memory here"
-    else:
+        return CoreBinding(cores=None, why_not="`numactl` is not installed")
+    # deepspeed/utils/numa.py, get_numactl_cmd: memory too is bound, to nodes of the cores, and
+    # KMP_AFFINITY is an error.
+    can_bind = len(cores) >= ranks and "KMP_AFFINITY" not in environ
+    if can_bind and _run([numactl, "-m", "all", "-C", _listed(cores), "true"], environ) is not None:
         return CoreBinding(cores=_listed(cores))
-    return CoreBinding(cores=None, why_not=why_not)
+    return CoreBinding(cores=None, why_not="`numactl` cannot bind each to its own here")
 
 
 def _read(path: Path) -> frozenset[int]:
