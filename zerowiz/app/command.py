@@ -168,14 +168,6 @@ def as_value(question: Question, text: str) -> str | float | bool:
     return (read_count(text) or 0) if question.kind is AnswerKind.COUNT else text
 
 
-# Somebody who can be asked.
-
-
-def confirms(person: Person, question: Question) -> bool:
-    """Whether the person says yes to a question that cannot be left by going back."""
-    return person.ask(question, can_go_back=False) == "yes"
-
-
 # Understand what stands where the script is named: a script, or a module.
 
 _SHELLS = frozenset({"bash", "sh"})

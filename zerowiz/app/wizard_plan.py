@@ -183,9 +183,6 @@ def write_init(init_plan: InitPlan) -> None:
     files, options = init_plan.files, init_plan.plan.options
     answers = init_plan.answers()
     write_files(files, force=init_plan.may_overwrite or options.force)
-    script = init_plan.plan.script
-    if init_plan.script is None or script is None:
-        return
     if answers is not None:
         write_answers(answers)
 

@@ -12,7 +12,6 @@ from zerowiz.app.command import (
     Person,
     answer_for,
     asker,
-    confirms,
     find_script,
     read_to_launch,
     understand_command,
@@ -26,7 +25,7 @@ from zerowiz.app.resolve.workload import (
     check_accounting,
     check_own_config,
 )
-from zerowiz.core.decision.questions import confirmation
+from zerowiz.core.decision.questions import AnswerKind, Question
 from zerowiz.core.launch.plan import NodeRank, Resume, ResumeFrom
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptRun
@@ -40,7 +39,9 @@ from zerowiz.translation import _
 from zerowiz.ui import sentences
 from zerowiz.ui.text import can_redraw
 
-_LAUNCH = confirmation("launch", _("Launch?"))
+_LAUNCH = Question(
+    key="launch", flag="$yes", text=_("Launch?"), kind=AnswerKind.CONFIRM, default="yes"
+)
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
@@ -173,7 +174,7 @@ def run_launch(launch: Launch, reporter: LaunchReporter, person: Person | None) 
         return _run_on_nodes(launch, launch.node, reporter)
     start = _plan_start(launch, launch.run, reporter, person)
     reporter.start(start.launch_plan)
-    if person is not None and not confirms(person, _LAUNCH):
+    if person is not None and person.ask(_LAUNCH, can_go_back=False) != "yes":
         reporter.event(_("not launched; nothing was written"))
         return ExitCode.OK
     return run_start(start, reporter)

@@ -197,13 +197,6 @@ class Question(Struct, frozen=True, kw_only=True):
                 return None if answer.strip() else N_("an answer is needed")
 
 
-def confirmation(key: str, text: str, *, default: bool = True) -> Question:
-    """A yes or no that belongs to no setting."""
-    return Question(
-        key=key, flag="$yes", text=text, kind=AnswerKind.CONFIRM, default="yes" if default else "no"
-    )
-
-
 OWN_MICRO_BATCH = "own"
 """The goal of who says the micro-batch."""
 NO_SCRIPT = N_("no script")
