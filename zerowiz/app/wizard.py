@@ -456,8 +456,8 @@ class _Conversation:
         self._answers = Answers(before=before)
         self._edits: tuple[LostEdit, ...] = ()
         """What the last refusal asks to write into scripts."""
-        self._let_go: set[str] = set()
-        """The files of a person's that may be overwritten."""
+        self._let_go: set[LostEdit] = set()
+        """What of a person's files may be overwritten."""
         self._defaults_taken: Counter[str] = Counter()
         """How often Enter alone has led to each refusal."""
 
@@ -526,7 +526,7 @@ class _Conversation:
         plan = remedying.decide(options, machine, can_go_back=can_go_back)
         if isinstance(plan, Plan) and not plan.options.dry_run:
             # Said once, where somebody can still change them.
-            note_spared(wizard, answers, reporter)
+            note_spared(wizard, answers.taking(*remedying.taken), reporter)
         while True:
             # A remedy is kept as an answer is.
             self._answers = answers.taking(*remedying.taken)
@@ -652,13 +652,13 @@ class _Conversation:
             lost = () if plan.options.force else find_losses(planned.files)
         except ZerowizError as error:
             return self._refused(error, {LastAnswer.FOLDER: True})
-        if losses := tuple(loss for loss in lost if loss.path not in self._let_go):
+        if losses := tuple(loss for loss in lost if loss not in self._let_go):
             self._reporter.losses(losses)
             paths = tuple(loss.path for loss in losses)
             kept = ask_loss(self._person, paths, is_shown=not plan.options.quiet)
             if kept is not LastAnswer.WRITE:
                 return kept
-            self._let_go |= {*paths}
+            self._let_go |= {*losses}
         planned = replace(planned, may_overwrite=bool(lost))
         if launch and plan.script is not None:
             try:
