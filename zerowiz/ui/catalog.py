@@ -122,8 +122,15 @@ def _legend(
     objective: Objective,
 ) -> Iterator[str]:
     offers = offered.offers
+    order = _("fewest GPUs first, then the fastest")
+    if prices.prices:
+        order = _("cheapest first, then those without a price ({order})", order=order)
     if offers:
-        yield _rows(prices)
+        yield _(
+            "Machines as `$machine` takes them, {order}; for each GPU, the fewest that fit "
+            "and twice as many.",
+            order=order,
+        )
         yield _(
             "In the table, needs and headroom are GiB per GPU; step is seconds per optimizer step;"
             " {rate} is the total of all GPUs.",
@@ -154,18 +161,6 @@ def _legend(
             else _("{offers} more machines fit: list them all with `$as_json`.", offers=more)
         )
     yield from _left_out(offered)
-
-
-def _rows(prices: PriceList) -> str:
-    """Which machines there are, in which order, and what is said of each."""
-    order = _("fewest GPUs first, then the fastest")
-    if prices.prices:
-        order = _("cheapest first, then those without a price ({order})", order=order)
-    return _(
-        "Machines as `$machine` takes them, {order}; for each GPU, the fewest that fit "
-        "and twice as many.",
-        order=order,
-    )
 
 
 def _rate(offered: Offers) -> str:
