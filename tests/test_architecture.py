@@ -135,8 +135,6 @@ COUNTS = {
     *("stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
     # of a release
     *("transformers_version", "trl_version", "eager_since", "fused_bias_since"),
-    # of a lock: a process
-    "holder_pid",
     # of a text
     *("line", "config_line", "unfused_adam_line", "changed_line", "column", "start", "end"),
 }

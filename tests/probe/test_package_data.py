@@ -97,14 +97,6 @@ def test_a_version_is_the_one_that_python_tells(package: str) -> None:
     assert version(package) == read_version(package)
 
 
-def test_a_checkout_says_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "transformers").mkdir()
-    (tmp_path / "transformers.egg-info").mkdir()
-    (tmp_path / "transformers.egg-info" / "PKG-INFO").write_text("Version: 5.99.0.dev0\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert "5.99.0.dev0" == read_version("transformers")
-
-
 def test_a_place_that_cannot_be_looked_into_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     # As one that nobody may read: what the kernel says is no "not there".
     monkeypatch.syspath_prepend("/" + 300 * "x")

@@ -453,14 +453,12 @@ def lock(
     op: str = "cpu_adam",
     *,
     age_milliseconds: int = 900_000,
-    holder_pid: int | None = None,
     sees_all: bool = False,
 ) -> Lock:
     return Lock(
         path=f"/e/{op}/lock",
         op=op,
         age_milliseconds=age_milliseconds,
-        holder_pid=holder_pid,
         sees_all=sees_all,
     )
 
@@ -556,7 +554,6 @@ CASES = (
         built_in(locked(lock(sees_all=True))),
         built_in(locked(lock("gds", sees_all=True))),
     ),
-    case("being-built", built_in(locked(lock(holder_pid=1))), built_in(locked(lock()))),
     case(
         "compiles",
         built_in(Extensions(folder="/e")),

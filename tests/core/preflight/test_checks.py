@@ -51,7 +51,6 @@ from zerowiz.core.preflight.facts import (
     Extensions,
     Folder,
     Installed,
-    Lock,
     Op,
     PlannedJob,
     PreflightFacts,
@@ -297,7 +296,6 @@ def hosted(
                 ),
             ),
             "a lock ends a launch where nobody can have it open": (
-                (built_in(locked(lock(holder_pid=7, sees_all=True))), "being-built info"),
                 (built_in(locked(lock(sees_all=True))), "stale-lock error"),
                 # A process of another user, container or host may have it open.
                 (built_in(locked(lock())), "stale-lock warning"),
@@ -473,25 +471,21 @@ def test_only_a_young_lock_may_be_of_a_build(age_milliseconds: int, may_build: b
 
 
 @pytest.mark.parametrize(
-    ("ops", "locks", "expected"),
+    ("ops", "expected"),
     [
-        ((CPU_ADAM,), (), "DeepSpeed compiles `cpu_adam`"),
-        ((CPU_ADAM, PIN_MEMORY), (), "DeepSpeed compiles `cpu_adam`, `pin_memory`"),
-        ((replace(CPU_ADAM, likely=True),), (), "DeepSpeed likely compiles `cpu_adam`"),
-        # What another one builds they load.
-        ((CPU_ADAM,), (lock(holder_pid=7),), None),
+        ((CPU_ADAM,), "DeepSpeed compiles `cpu_adam`"),
+        ((CPU_ADAM, PIN_MEMORY), "DeepSpeed compiles `cpu_adam`, `pin_memory`"),
+        ((replace(CPU_ADAM, likely=True),), "DeepSpeed likely compiles `cpu_adam`"),
     ],
 )
-def test_what_a_job_compiles_is_said(
-    ops: tuple[Op, ...], locks: tuple[Lock, ...], expected: str | None
-) -> None:
-    facts = PreflightFacts(extensions=Extensions(folder="/e", locks=locks))
+def test_what_a_job_compiles_is_said(ops: tuple[Op, ...], expected: str) -> None:
+    facts = PreflightFacts(extensions=Extensions(folder="/e"))
     seen = [
         each.message.partition(" when ")[0]
         for each in look(H200, facts, plan(H200, ZERO2, *ops))
         if each.rule == COMPILES
     ]
-    assert [expected] * (expected is not None) == seen
+    assert [expected] == seen
     assert "compiles" not in codes(H200, PreflightFacts(), plan(H200, ZERO2, *ops))
 
 

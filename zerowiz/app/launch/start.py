@@ -60,7 +60,7 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.buffers import shares_with_sleeping_vllm, without_expansion
 from zerowiz.core.preflight import script as script_checks
-from zerowiz.core.preflight.builds import WAITS
+from zerowiz.core.preflight.builds import COMPILES
 from zerowiz.core.preflight.environment import check_releases
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import Installed, PlannedJob, PreflightInput, list_ops
@@ -492,7 +492,7 @@ def note_findings(findings: Sequence[Finding], reporter: Reporter, *, force: boo
     """
     noted = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
     for finding in findings:
-        if finding.rule in WAITS:
+        if finding.rule is COMPILES:
             reporter.note(finding.message)
         elif finding.severity in noted:
             fixes = [fix if "`" in fix else f"`{fix}`" for fix in finding.fixes[:1]]

@@ -90,8 +90,7 @@ def check_builds(inputs: PreflightInput) -> Iterator[Finding]:
     extensions, names = inputs.facts.extensions, {op.name for op in _needed(inputs)}
     locks = [lock for lock in extensions.locks if lock.op in names] if extensions else []
     yield from map(judge_lock, locks)
-    being_built = {lock.op for lock in locks if lock.holder_pid is not None}
-    ops = [op for op in _missing(inputs) if op.name not in being_built]
+    ops = _missing(inputs)
     if extensions is not None and ops:
         likely = "likely " if all(op.likely for op in ops) else ""
         yield found(
@@ -205,22 +204,10 @@ STALE_LOCK = Rule(
         "another host or container may have it open"
     ),
 )
-BEING_BUILT = Rule(
-    code="PF412",
-    name="being-built",
-    severity=Severity.INFO,
-    why="the ranks wait until the build is done",
-    when="another process is building an op of the job",
-)
 
 
 def judge_lock(lock: Lock) -> Finding:
     """What follows of a lock for ranks that would wait for it."""
-    if lock.holder_pid is not None:
-        return found(
-            BEING_BUILT,
-            f"process {lock.holder_pid} is building `{lock.op}`; the ranks will wait for it",
-        )
     fix = f"rm {shell.quote(lock.path)}"
     if lock.sees_all:
         return found(STALE_LOCK, f"`{lock.path}` was left by a build that was killed", fix)
@@ -240,7 +227,3 @@ COMPILES = Rule(
     why="the first job that needs an op builds it; later jobs load it",
     when="ops that are not built yet",
 )
-
-
-WAITS = frozenset({BEING_BUILT, COMPILES})
-"""What a job waits for when it starts."""

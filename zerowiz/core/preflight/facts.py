@@ -181,14 +181,12 @@ class Toolchain(Struct, frozen=True, kw_only=True):
 
 
 class Lock(Struct, frozen=True, kw_only=True):
-    """A file that stands while an op is built."""
+    """A file that stands while an op is built, and that no process seen here has open."""
 
     path: str
     op: str
     """What is built."""
     age_milliseconds: int
-    holder_pid: int | None = None
-    """A process of this host that has it open: it builds the op."""
     sees_all: bool = False
     """Whether every process that could have it open was looked at."""
 

@@ -330,7 +330,7 @@ _FileId = tuple[int, int]
 def read_locks(
     folder: Path, ops: Iterable[str], file_system: str | None = None
 ) -> tuple[Lock, ...]:
-    """The locks on these ops.
+    """The locks on these ops that no process seen here has open: it would build the op.
 
     Args:
         folder: Where torch builds ops, each in a folder with its name.
@@ -340,7 +340,7 @@ def read_locks(
     seen = {op: status for op in ops if (status := _stat(folder / op / LOCK_FILE)) is not None}
     if not seen:
         return ()
-    holders = _find_holders()
+    held = _find_held()
     time.sleep(_CLOSED_BEFORE_REMOVED_S)
     later = {op: _stat(folder / op / LOCK_FILE) for op in seen}
     return tuple(
@@ -348,12 +348,12 @@ def read_locks(
             path=str(folder / op / LOCK_FILE),
             op=op,
             age_milliseconds=int(1000 * max(0.0, time.time() - status.st_mtime)),
-            holder_pid=holders.get(_file_id(status)),
             # The processes of other users are hidden, and so are those outside of a container.
             sees_all=os.geteuid() in {0, status.st_uid} and _shares_with_no_other(file_system),
         )
         for op, status in seen.items()
         if (same := later[op])
+        and _file_id(status) not in held
         and (same.st_ino, same.st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
     )
 
@@ -378,9 +378,9 @@ def _shares_with_no_other(file_system: str | None) -> bool:
     )
 
 
-def _find_holders() -> dict[_FileId, int]:
-    """Which process has which lock open: in a container its path may be another."""
-    holders: dict[_FileId, int] = {}
+def _find_held() -> set[_FileId]:
+    """The locks that a process has open: in a container its path may be another."""
+    held: set[_FileId] = set()
     for process in (path for path in _PROC.iterdir() if path.name.isdigit()):
         with suppress(OSError):
             for descriptor in list((process / "fd").iterdir()):
@@ -388,10 +388,8 @@ def _find_holders() -> dict[_FileId, int]:
                     # Of all others not even the status is read: a dead file server would not
                     # answer.
                     if descriptor.readlink().name == LOCK_FILE:
-                        # A child that it starts has it too, until it is another program. Linux
-                        # lists processes by their number, and a parent's is the smaller one.
-                        holders.setdefault(_file_id(descriptor.stat()), int(process.name))
-    return holders
+                        held.add(_file_id(descriptor.stat()))
+    return held
 
 
 _NVCC_RELEASE = re.compile(r"release (\d{1,3})\.(\d{1,3})", re.ASCII)
