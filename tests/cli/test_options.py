@@ -307,6 +307,12 @@ def test_a_file_of_that_name_is_the_script(here: Run, folder: Path) -> None:
         ),
         (("bash", "run.sh"), 1, "`run.sh` is a shell script, not a Python script", ()),
         (
+            ("swift.sh",),
+            1,
+            "`swift.sh` is a shell script, not a Python script",
+            ("`swift sft` in it starts ranks of its own", "`zerowiz init my.yaml`"),
+        ),
+        (
             ("train.ipynb",),
             1,
             "`train.ipynb` is a notebook, not a script",
@@ -396,6 +402,7 @@ def test_what_is_no_script_is_said_with_the_way_on(
 ) -> None:
     line = "torchrun --nproc_per_node 2 \\\n  train.py --seed 1\n"
     (folder / "run.sh").write_text(f"#!/bin/bash\nset -e\n{line}")
+    (folder / "swift.sh").write_text("NPROC_PER_NODE=8 swift sft --model m\n")
     (folder / "train.ipynb").write_text("{}")
     (folder / "ds.json").write_text('{"train_batch_size": 8}')
     (folder / "acc.yaml").write_text("zero_stage: 2: 3\n")

@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 from zerowiz.core.launch.other_launchers import (
+    find_trainer,
     is_launcher,
     launch_instead,
     name_way,
@@ -35,14 +36,36 @@ def test_no_other_word_starts_a_launcher(word: str) -> None:
     assert not is_launcher(word)
 
 
+# What a shell script trains with, where that starts ranks of its own.
+
+
 @pytest.mark.parametrize(
-    ("words", "way"),
+    ("text", "way"),
     [
-        ("swift sft --model m", "pass its arguments in a YAML file: `zerowiz init my.yaml`"),
-        ("llamafactory-cli train a.yaml", "pass its YAML file: `zerowiz init a.yaml`"),
-        ("trl dpo --beta 0.1", "launch its module: `zerowiz launch -m trl.scripts.dpo --beta 0.1`"),
+        (
+            "NPROC_PER_NODE=8 swift sft --model m --deepspeed zero2",
+            "pass its arguments in a YAML file: `zerowiz init my.yaml`",
+        ),
+        (
+            "export A=1\nCUDA_VISIBLE_DEVICES=$GPUS \\\n  swift rlhf \\\n  runs/dpo.yaml > log 2>&1",
+            "pass its arguments in a YAML file: `zerowiz init runs/dpo.yaml`",
+        ),
+        ("uv run axolotl train my.yml", "pass its YAML file: `zerowiz init my.yml`"),
+        (
+            "FORCE_TORCHRUN=1 llamafactory-cli train a.yaml",
+            "pass its YAML file: `zerowiz init a.yaml`",
+        ),
+        (
+            "srun -N 1 nohup trl dpo --beta 0.1",
+            "launch its module: `zerowiz launch -m trl.scripts.dpo --beta 0.1`",
+        ),
+        # What trains nothing, or is no command.
+        ("version=$(swift sft --help)\npip show trl\necho trl sft\n# swift sft", None),
+        ("swift infer --model m\ntrl env\naxolotl preprocess my.yml\nllamafactory-cli", None),
+        ("version=$(pip show deepspeed | grep Version)\ntorchrun train.py", None),
+        ("echo 'it\nswift sft'", None),
     ],
 )
-def test_a_program_that_starts_ranks_has_its_way(words: str, way: str) -> None:
-    program, *others = words.split()
-    assert way == name_way(program, others)
+def test_a_program_in_a_shell_script_is_found_with_its_way(text: str, way: str | None) -> None:
+    found = find_trainer(text)
+    assert way == (found and name_way(found[0], found[1:]))

@@ -1,7 +1,9 @@
 """What zerowiz takes in the place of another launcher, or of a program that starts its ranks."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 
 from zerowiz.core import shell
 from zerowiz.core.launch.secrets import join_words
@@ -64,6 +66,8 @@ TRAINERS: Mapping[str, tuple[frozenset[str], str]] = {
 }
 PREFIXES = frozenset({"env", "exec", "nice", "nohup", "numactl", "poetry", "srun", "time", "uv"})
 """Programs that start the one that their words name."""
+# What stands before a program in a line of a shell script, beside those.
+_BEFORE = re.compile(r"[A-Za-z_]\w*=.*|-.*|\d+|run")
 
 
 def name_way(program: str, words: Sequence[str]) -> str:
@@ -75,3 +79,21 @@ def name_way(program: str, words: Sequence[str]) -> str:
     """
     path = next((word for word in words if word.endswith(YAML_SUFFIXES)), "my.yaml")
     return TRAINERS[program][1].format(path=shell.quote(path), module=shell.join(words) or "sft")
+
+
+def find_trainer(text: str) -> tuple[str, ...] | None:
+    r"""A program of TRAINERS that a shell script trains with, and its words; None for none.
+
+    Example:
+        >>> find_trainer("export A=1\nNPROC_PER_NODE=8 swift sft my.yaml")
+        ('swift', 'sft', 'my.yaml')
+    """
+    for line in text.replace("\\\n", " ").splitlines():
+        try:
+            typed = shlex.split(line, comments=True)
+        except ValueError:
+            continue  # a quote that ends on another line
+        words = tuple(dropwhile(lambda w: w in PREFIXES or bool(_BEFORE.fullmatch(w)), typed))
+        if len(words) > 1 and words[0] in TRAINERS and words[1] in TRAINERS[words[0]][0]:
+            return words
+    return None

@@ -227,10 +227,19 @@ _SHEBANG = re.compile(r"#!\S*\b(env +)?(ba|da|k|z)?sh\b")
 def _refuse_shell_script(text: str, path: Path) -> None:
     """Say of a shell script how its training is launched."""
     if path.suffix in _SHELL_SUFFIXES or _SHEBANG.match(text):
+        from zerowiz.core.launch.other_launchers import (  # noqa: PLC0415 - few scripts are
+            find_trainer,
+            name_way,
+        )
+
         way = (
             "write `zerowiz launch` in front of the command in it that starts the training, such as"
             f" `zerowiz launch train.py`, then run `bash {shell.quote(path)}`"
         )
+        if (found := find_trainer(text)) is not None:
+            program, *words = found
+            named = f"`{program} {words[0]}` in it starts ranks of its own"
+            way = f"{named}: {name_way(program, words)}"
         raise ZerowizError(f"`{path}` is a shell script, not a Python script", way)
 
 
