@@ -17,6 +17,7 @@ import yaml
 from paths import ROOT
 
 from zerowiz.core.dsconfig.accelerate import FILE_KNOWN, AccelerateFile, fill
+from zerowiz.core.dsconfig.hjson import Array, Dialect, Object, plain
 from zerowiz.core.lint.config import ConfigText, Context
 from zerowiz.core.lint.linter import check_accelerate
 from zerowiz.core.workload import Integration, Precision, Workload
@@ -28,6 +29,7 @@ from zerowiz.probe.config_text import (
     looks_like_config,
     read_config_file,
     read_config_text,
+    read_config_values,
     read_configs,
     read_yaml,
 )
@@ -43,7 +45,7 @@ def read(text: str) -> ConfigText:
 
 def value_of(config: ConfigText) -> object:
     assert config.fault is None, config.fault
-    return json.loads(config.text)
+    return plain(config.parsed(Dialect.JSON))
 
 
 def fault_of(text: str) -> tuple[int, int, str]:
@@ -118,16 +120,15 @@ def test_yaml_is_read_as_pyyaml_does(text: str, expected: object) -> None:
     assert expected == value_of(read(text))
 
 
-def test_each_line_of_the_config_knows_its_place_in_the_yaml_file() -> None:
+def test_each_key_and_value_knows_its_place_in_the_yaml_file() -> None:
     config = read("deepspeed:\n  bf16:\n    enabled: true\n  x:\n    - 7\n")
-    places = {
-        line.strip(", "): (place.line, place.column)
-        for line, place in zip(config.text.splitlines(), config.places, strict=True)
-    }
-    assert (2, 3) == places['"bf16":']
-    assert (3, 5) == places['"enabled":']
-    assert (3, 14) == places["true"]
-    assert (5, 7) == places["7"]
+    assert config.root is not None
+    section, other = config.root.members
+    assert isinstance(section.value, Object)
+    assert isinstance(other.value, Array)
+    (enabled,) = section.value.members
+    places = [section.key.place, enabled.key.place, enabled.value.place, other.value.items[0].place]
+    assert [(2, 3), (3, 5), (3, 14), (5, 7)] == [(place.line, place.column) for place in places]
     assert Integration.HF is config.integration
 
 
@@ -277,8 +278,7 @@ def write(folder: Path, text: str) -> Path:
 
 def built(path: Path) -> dict[str, Any]:
     """The config that a file is read as."""
-    values: dict[str, Any] = json.loads(read_config_text(path).text)
-    return values
+    return read_config_values(path)
 
 
 def own_of(path: Path) -> AccelerateFile:

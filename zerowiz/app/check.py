@@ -199,7 +199,7 @@ def check_file(
     else:
         context = replace(context, integration=context.integration or config.integration)
         findings = check_config(config, schema, context)
-    if fix and isinstance(config, ConfigText) and not config.places:
+    if fix and isinstance(config, ConfigText) and config.root is None:
         from zerowiz.emit.files import rewrite_file  # noqa: PLC0415 - takes long to load
 
         fix = False

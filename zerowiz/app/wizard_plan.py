@@ -31,7 +31,7 @@ from zerowiz.core.units import keep_batch
 from zerowiz.core.workload import FP32_BYTES, SETTINGS, Method, Workload
 from zerowiz.emit.files import add_files, refuse_other_files, remove_added, write_files
 from zerowiz.errors import UsageError
-from zerowiz.probe.config_text import names_yaml, read_program_file
+from zerowiz.probe.config_text import is_yaml, read_program_file
 from zerowiz.probe.files import FILE_NAME, read_template
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.translation import _, listing
@@ -235,7 +235,7 @@ def find_program_file(command: Command, reporter: Reporter) -> ProgramFile | Non
             has no key for an option.
     """
     path = command.script
-    if path is None or command.options.module or not names_yaml(path):
+    if path is None or command.options.module or not is_yaml(path):
         return None
     file = read_program_file(path)
     if command.script_args:

@@ -45,7 +45,7 @@ from zerowiz.core.dsconfig.schema import (
     shares_work,
     uncounted_keys,
 )
-from zerowiz.core.lint.config import ConfigText, render
+from zerowiz.core.lint.config import ConfigText
 from zerowiz.core.script.programs import ProgramFile, read_program
 from zerowiz.core.script.settings_file import YAML_SUFFIXES, SettingsFile
 from zerowiz.core.settings import not_planned
@@ -54,7 +54,6 @@ from zerowiz.core.workload import PRECISIONS, Integration, Precision
 from zerowiz.errors import PreflightError, UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import read_beginning, read_ds_schema, read_version, require_text
 
-# A config has a few hundred nodes; aliases of aliases can make millions.
 # Find the DeepSpeed config in a YAML file, with the line and column of each key.
 # A YAML file is one of three: Accelerate's own (`core/dsconfig/accelerate.py`); that of a program
 # around the Trainer (Axolotl, LLaMA-Factory), with the key `deepspeed`; or the config itself.
@@ -89,7 +88,7 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
     try:
         root = _YamlReader(path, file.text).root()
     except JsonTextError as fault:
-        return replace(file, text="", fault=fault)
+        return replace(file, fault=fault)
     if not isinstance(root, Object):
         root = Object(place=root.place, members=())
     values = {member.key.name: member.value for member in root.members}
@@ -98,21 +97,21 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
         read, reader = read_accelerate(path, file.text, root), Integration.ACCELERATE
         if read.config_file is not None:
             return NamedFile(path=read.config_file, integration=reader, accelerate=read)
-        return replace(render(file, read.config, reader), accelerate=read)
+        return replace(file, root=read.config, integration=reader, accelerate=read)
     inline = values.get("deepspeed")
     if isinstance(inline, Object):
-        return render(file, inline, Integration.HF)
+        return replace(file, root=inline, integration=Integration.HF)
     if isinstance(inline, Scalar) and isinstance(inline.value, str) and inline.value:
         return NamedFile(path=inline.value, integration=Integration.HF)
     if "deepspeed" in values:
         # Axolotl's examples end with it, and train without DeepSpeed.
         why = ": its `deepspeed` is empty"
         hint = "write the path of a config behind it, to train with DeepSpeed"
-    elif _is_program(path, values):
+    elif read_program(path, {name: plain(value) for name, value in values.items()}):
         why = ": it has no `deepspeed`"
         hint = f"choose a stage and write one: `zerowiz init {shell.quote(path)}`"
     elif values.keys() & set(known):
-        return render(file, root, None)
+        return replace(file, root=root)
     else:
         why = ""
         hint = (
@@ -120,13 +119,6 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
             " alone"
         )
     raise NotForDeepSpeedError(f"there is no DeepSpeed config in `{path}`{why}", hint)
-
-
-def _is_program(path: str, values: Mapping[str, Node]) -> bool:
-    """Whether it is the file of a program that trains."""
-    from zerowiz.core.script.programs import read_program  # noqa: PLC0415 - few files are YAML
-
-    return read_program(path, {name: plain(value) for name, value in values.items()}) is not None
 
 
 def load_yaml(path: str, text: str) -> object:
@@ -239,7 +231,7 @@ LARGEST_BYTES = 250_000
 
 # File names of configs, as in `.pre-commit-hooks.yaml`; the plan of a config is none.
 _CONFIG_NAME = re.compile(r"(.*(ds_config|deepspeed|ds_z[0-3])|(.*[^a-z])?zero).*(?<!\.plan)\.json")
-_ENDINGS = (".json", ".yaml", ".yml")
+_ENDINGS = (".json", *YAML_SUFFIXES)
 # The YAML of Accelerate for DeepSpeed.
 _OF_DEEPSPEED = re.compile(r"^[\"']?distributed_type[\"']?\s*:\s*[\"']?DEEPSPEED\b", re.MULTILINE)
 # Folders below a folder that are not a person's own.
@@ -247,7 +239,6 @@ _NO_CONFIGS = re.compile(r"\..*|__pycache__|node_modules|site-packages")
 # Other JSON files in such folders have fewer keys of a config: a Trainer's state has
 # `train_batch_size` alone.
 _ENOUGH_KEYS = 2
-_SECTION = "zero_optimization"
 _KEY = re.compile(r"[{,\s]\"(\w+)\"\s*:")
 # A data set has an object in each line.
 _OBJECTS = re.compile(r"\s*[{\[].*[}\]],?[ \t]*\r?\n\s*[{\[]")
@@ -374,7 +365,7 @@ def looks_like_config(text: str, known: Collection[str]) -> bool:
         known: The keys at the top level of a config.
     """
     # To parse all of a data set takes long.
-    if _SECTION not in text and sum(name in text for name in known) < _ENOUGH_KEYS:
+    if ZERO not in text and sum(name in text for name in known) < _ENOUGH_KEYS:
         return False
     try:
         root = parse(text)
@@ -382,12 +373,12 @@ def looks_like_config(text: str, known: Collection[str]) -> bool:
         names = set() if _OBJECTS.match(text) else set(_KEY.findall(text))
     else:
         names = {member.key.name for member in root.members} if isinstance(root, Object) else set()
-    return _SECTION in names or len(names.intersection(known)) >= _ENOUGH_KEYS
+    return ZERO in names or len(names.intersection(known)) >= _ENOUGH_KEYS
 
 
-def is_yaml(path: Path) -> bool:
-    """Whether a config of this name is read as YAML."""
-    return path.suffix.lower() in {".yaml", ".yml"}
+def is_yaml(path: Path | str) -> bool:
+    """Whether a file of this name is read as YAML: it is no script."""
+    return str(path).lower().endswith(YAML_SUFFIXES)
 
 
 def read_config(path: Path, known: Collection[str], *hints: str) -> ConfigText:
@@ -502,15 +493,12 @@ def read_config_file(
         UsageError: The file cannot be read, or holds no JSON object.
     """
     text = read_config_text(path)
-    as_written = integration in {None, Integration.DEEPSPEED} and not text.places
-    lenient = as_written or (is_base and not text.places)
+    as_written = integration in {None, Integration.DEEPSPEED} and text.root is None
     try:
-        if text.fault is not None:
-            raise text.fault
-        values = plain(parse(text.text, Dialect.HJSON if lenient else Dialect.JSON))
+        values = plain(text.parsed(Dialect.HJSON if as_written or is_base else Dialect.JSON))
     except JsonTextError as error:
         where = f"{error.reason} at line {error.line} column {error.column}"
-        form = "YAML" if is_yaml(Path(text.path)) else "JSON"
+        form = "YAML" if is_yaml(text.path) else "JSON"
         raise UsageError(
             f"config `{text.path}` is not {form}: {where}",
             _HINT,
@@ -572,7 +560,7 @@ def read_config_values(path: Path) -> dict[str, object]:
         UsageError: The file cannot be read.
     """
     try:
-        values = plain(parse(read_config_text(path).text, Dialect.HJSON))
+        values = plain(read_config_text(path).parsed(Dialect.HJSON))
     except JsonTextError:
         return {}
     return values if isinstance(values, dict) else {}
@@ -581,7 +569,7 @@ def read_config_values(path: Path) -> dict[str, object]:
 def read_config_text(path: Path) -> ConfigText:
     """The text of a config, or why its bytes are no text.
 
-    A config in YAML is written as JSON, and one that a YAML file names is read in its place.
+    One that a YAML file names is read in its place.
 
     Raises:
         UsageError: The file cannot be read, or is YAML without a config.
@@ -590,11 +578,6 @@ def read_config_text(path: Path) -> ConfigText:
 
 
 # Read the file of a program that starts its own ranks.
-
-
-def names_yaml(path: str) -> bool:
-    """Whether a path is that of a YAML file, which is no script."""
-    return path.endswith(YAML_SUFFIXES)
 
 
 def read_program_file(path: str) -> ProgramFile:
@@ -645,7 +628,7 @@ def read_settings_file(named: str, script: str, *, is_whole: bool) -> SettingsFi
         ZerowizError: It is YAML, and PyYAML is not installed.
     """
     # A parser's defaults are YAML, whatever the file is called.
-    is_yaml = not is_whole or named.endswith(YAML_SUFFIXES)
+    is_parsed_as_yaml = not is_whole or is_yaml(named)
     try:
         text = require_text(Path(named))
     except FileNotFoundError:
@@ -653,7 +636,7 @@ def read_settings_file(named: str, script: str, *, is_whole: bool) -> SettingsFi
             f"there is no file `{named}`, from which {script} reads its arguments",
             "its path counts from the current folder",
         ) from None
-    content = (load_yaml if is_yaml else _parse_json)(named, text)
+    content = (load_yaml if is_parsed_as_yaml else _parse_json)(named, text)
     if not isinstance(content, Mapping):
         raise UsageError(
             f"`{named}` has no named values, but {script} reads its arguments from it",

@@ -1,6 +1,5 @@
 """A person's own config, DeepSpeed's or Accelerate's: checked, and with what a plan needs of it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def lint_own_config(
     is_base = options.base is not None
     of_config = () if is_base else _found(config, machine, script, options.integration)
     # The file of Accelerate that names the config has findings of its own.
-    naming = config.accelerate if is_base or not config.places else None
+    naming = config.accelerate if is_base or config.root is None else None
     of_naming = (
         () if naming is None else ((naming.path, e) for e in check_accelerate(naming, Context()))
     )
@@ -139,7 +138,7 @@ def _found(
 
 def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
     """Who reads the config; a plain loop gets one of Accelerate with its numbers filled in."""
-    by_accelerate = config.integration is Integration.ACCELERATE and config.places
+    by_accelerate = config.integration is Integration.ACCELERATE and config.root is not None
     is_plain = facts.integration is not None and facts.integration.row.as_written
     return config.integration if by_accelerate and is_plain else facts.integration
 
@@ -191,7 +190,7 @@ def read_yaml_config(path: Path, output_dir: Path | None) -> YamlConfig:
         return YamlConfig(path=str(path), is_written=False)
     read = read_config_text(path)
     env = {} if read.accelerate is None else read.accelerate.env
-    if not read.places:
+    if read.root is None:
         return YamlConfig(path=read.path, is_written=False, env=env)
     written = (output_dir or Path()) / f"{path.stem}.ds_config.json"
     return YamlConfig(path=str(written), is_written=True, env=env)
@@ -208,11 +207,8 @@ def ready_values(
         workload: The step that is planned.
         integration: Who reads it.
     """
-    read = read_config_text(path)
-    if not read.places:
-        return read_config_values(path)
-    values: dict[str, object] = json.loads(read.text)
-    if read.accelerate is None:
+    read, values = read_config_text(path), read_config_values(path)
+    if read.root is None or read.accelerate is None:
         return values
     names = [
         name

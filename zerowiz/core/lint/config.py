@@ -9,14 +9,14 @@ from msgspec import Struct, field
 
 from zerowiz.core.dsconfig.accelerate import AccelerateFile
 from zerowiz.core.dsconfig.hjson import (
-    Array,
+    Dialect,
     JsonTextError,
     KeyToken,
     Member,
     Node,
     Object,
-    Scalar,
     Span,
+    parse,
     plain,
 )
 from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO, truth_of
@@ -413,58 +413,27 @@ def _over(place: Span, text: str) -> Edit:
     return Edit(start=place.start, end=place.end, text=text)
 
 
-# Hold the text of a config, and where its lines stand in the file that it comes from.
-
-# Theory. The rules read the text of a JSON file. A config in another format is written as such a
-# text, one key or value to a line; what is found on a line then stands where its key or value does.
-
-
 class ConfigText(Struct, frozen=True, kw_only=True):
-    """A config as the rules read it."""
+    """The file of a config."""
 
     path: str
     """As it was given on the command line."""
     text: str = ""
-    places: tuple[Span, ...] = ()
-    """Where each line of `text` comes from; empty when `text` is the file itself."""
+    root: Object | None = None
+    """The config in the text, where that is no JSON."""
     integration: Integration | None = None
     """The integration, where only one reads such a file."""
     fault: JsonTextError | None = None
-    """Why there is no text."""
+    """Why nothing can be read of it."""
     accelerate: AccelerateFile | None = None
     """What else a file of Accelerate says, where the config comes from one."""
-    source: str = ""
-    """The text of the file, where `text` is made of it."""
 
+    def parsed(self, dialect: Dialect) -> Node:
+        """The config, as a reader of this dialect has it.
 
-def render(file: ConfigText, root: Node, integration: Integration | None) -> ConfigText:
-    """A config that was not JSON, as JSON.
-
-    Args:
-        file: The file.
-        root: The config in it.
-        integration: Who reads such a file.
-    """
-    lines, places = zip(*_lines(root, ""), strict=True)
-    text = "\n".join(lines) + "\n"
-    return ConfigText(
-        path=file.path, text=text, places=places, integration=integration, source=file.text
-    )
-
-
-def _lines(node: Node, end: str) -> Iterator[tuple[str, Span]]:
-    """The lines of a value, with what follows it."""
-    match node:
-        case Scalar():
-            yield json.dumps(node.value) + end, node.place
-        case Array():
-            yield "[", node.place
-            for item in node.items:
-                yield from _lines(item, "" if item is node.items[-1] else ",")
-            yield "]" + end, node.place
-        case Object():
-            yield "{", node.place
-            for member in node.members:
-                yield json.dumps(member.key.name) + ":", member.key.place
-                yield from _lines(member.value, "" if member is node.members[-1] else ",")
-            yield "}" + end, node.place
+        Raises:
+            JsonTextError: That reader refuses it.
+        """
+        if self.fault is not None:
+            raise self.fault
+        return parse(self.text, dialect) if self.root is None else self.root

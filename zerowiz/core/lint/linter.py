@@ -394,18 +394,18 @@ def kept(findings: Iterable[Finding], text: str, context: Context) -> tuple[Find
     )
 
 
-# Check a config, with the places and the keys of the file that it comes from.
+# Check a config, with the keys of the file that it comes from.
 
 
 def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[Finding, ...]:
     """What is found in a config, and in the file of Accelerate that it is built of.
 
     Args:
-        config: One that has a text.
+        config: One that can be read.
         schema: What the DeepSpeed knows that will read it.
         context: What else is known of the run.
     """
-    if not config.places:
+    if config.root is None:
         return lint(config.text, schema, context)
     merged: list[Finding] = []
     if config.accelerate is not None:
@@ -413,11 +413,12 @@ def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[
         context = replace(context, file_keys=config.accelerate.file_keys)
     # DeepSpeed gets nothing of what Accelerate cannot read.
     misread = {finding.key for finding in merged}
-    for finding in lint(config.text, schema, context):
-        if finding.key not in misread:
-            place = config.places[min(finding.line, len(config.places)) - 1]
-            merged.append(replace(finding, line=place.line, column=place.column, edits=()))
-    return kept(merged, config.source, context)
+    merged += (
+        replace(finding, edits=())
+        for finding in _of_tree(config.root, config.text, schema, context)
+        if finding.key not in misread
+    )
+    return kept(merged, config.text, context)
 
 
 # Fix a text with the edits of its findings.
