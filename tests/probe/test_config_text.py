@@ -24,7 +24,6 @@ from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe import config_text
 from zerowiz.probe.config_text import (
-    NamedFile,
     decode_config,
     looks_like_config,
     read_config_file,
@@ -38,9 +37,7 @@ KNOWN = frozenset({"train_batch_size", "bf16", "optimizer", "zero_optimization"}
 
 
 def read(text: str) -> ConfigText:
-    found = read_yaml(ConfigText(path="x.yaml", text=text), KNOWN)
-    assert isinstance(found, ConfigText)
-    return found
+    return read_yaml(ConfigText(path="x.yaml", text=text), KNOWN)
 
 
 def value_of(config: ConfigText) -> object:
@@ -162,9 +159,8 @@ def test_accelerate_takes_stage_2_where_none_is_said() -> None:
     ],
 )
 def test_a_named_file_is_read_by_whom_names_it(text: str, integration: Integration) -> None:
-    found = read_yaml(ConfigText(path="x.yaml", text=text), KNOWN)
-    assert isinstance(found, NamedFile)
-    assert ("z.json", integration) == (found.path, found.integration)
+    found = read(text)
+    assert ("z.json", integration) == (found.named, found.integration)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,10 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from zerowiz.core import shell
 from zerowiz.core.decision.job import Uncounted
@@ -64,17 +62,8 @@ _MOST_NODES = 100_000
 _LONGEST = 250_000
 
 
-class NamedFile(Struct, frozen=True, kw_only=True):
-    """A config in another file, whose path the YAML file holds."""
-
-    path: str
-    integration: Integration
-    accelerate: AccelerateFile | None = None
-    """The rest of the file, where it is Accelerate's."""
-
-
-def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFile:
-    """The config in a YAML file.
+def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText:
+    """The config that a YAML file holds or names.
 
     Args:
         file: The file, read as text.
@@ -94,15 +83,16 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
     values = {member.key.name: member.value for member in root.members}
     if is_accelerate(values):
         # The file that Accelerate's own names, else the config that Accelerate builds of it.
-        read, reader = read_accelerate(path, file.text, root), Integration.ACCELERATE
+        read = read_accelerate(path, file.text, root)
+        file = replace(file, integration=Integration.ACCELERATE, accelerate=read)
         if read.config_file is not None:
-            return NamedFile(path=read.config_file, integration=reader, accelerate=read)
-        return replace(file, root=read.config, integration=reader, accelerate=read)
+            return replace(file, named=read.config_file)
+        return replace(file, root=read.config)
     inline = values.get("deepspeed")
     if isinstance(inline, Object):
         return replace(file, root=inline, integration=Integration.HF)
     if isinstance(inline, Scalar) and isinstance(inline.value, str) and inline.value:
-        return NamedFile(path=inline.value, integration=Integration.HF)
+        return replace(file, named=inline.value, integration=Integration.HF)
     if "deepspeed" in values:
         # Axolotl's examples end with it, and train without DeepSpeed.
         why = ": its `deepspeed` is empty"
@@ -302,11 +292,9 @@ def _read_file(
 ) -> Iterator[ConfigText | AccelerateFile | ZerowizError]:
     try:
         read = _read_here(path, known, "pass a file, a folder, or `-` for stdin")
-        if isinstance(read, NamedFile):
-            if read.accelerate is not None:
-                yield read.accelerate
-            read = _read_named(path, read)
-        yield read
+        if read.named is not None and read.accelerate is not None:
+            yield read.accelerate
+        yield _read_named(read)
     except ZerowizError as error:
         yield error
 
@@ -332,16 +320,7 @@ def _read_folder(
         paths = (Path(parent, name) for name in sorted(names) if name.endswith(_ENDINGS))
         for path in filter(Path.is_file, paths):
             count_files += 1
-            configs: Iterable[ConfigText | AccelerateFile | ZerowizError] = ()
-            try:
-                read = decode_config(str(path), _read_bytes(path))
-                if is_yaml(path):
-                    configs = _read_file(path, known) if _OF_DEEPSPEED.search(read.text) else ()
-                elif _CONFIG_NAME.fullmatch(path.name) or looks_like_config(read.text, known):
-                    configs = [read]
-            except ZerowizError as error:
-                configs = [error]
-            for config in configs:
+            for config in _read_if_config(path, known):
                 is_empty = False
                 yield config
     for failed in errors:
@@ -353,6 +332,22 @@ def _read_folder(
             f"there is no DeepSpeed config in the folder `{folder}`",
             "to check a file whatever it holds, pass it by name",
         )
+
+
+def _read_if_config(
+    path: Path, known: Collection[str]
+) -> Iterator[ConfigText | AccelerateFile | ZerowizError]:
+    """What a file of a folder has, if it is one of DeepSpeed's."""
+    try:
+        read = decode_config(str(path), _read_bytes(path))
+    except ZerowizError as error:
+        yield error
+        return
+    if not is_yaml(path):
+        if _CONFIG_NAME.fullmatch(path.name) or looks_like_config(read.text, known):
+            yield read
+    elif _OF_DEEPSPEED.search(read.text):
+        yield from _read_file(path, known)
 
 
 def looks_like_config(text: str, known: Collection[str]) -> bool:
@@ -392,12 +387,11 @@ def read_config(path: Path, known: Collection[str], *hints: str) -> ConfigText:
     Raises:
         UsageError: There is no such file, or no config in it.
     """
-    read = _read_here(path, known, *hints)
-    return read if isinstance(read, ConfigText) else _read_named(path, read)
+    return _read_named(_read_here(path, known, *hints))
 
 
-def _read_here(path: Path, known: Collection[str], *hints: str) -> ConfigText | NamedFile:
-    """The config that a file is or holds, else what it names."""
+def _read_here(path: Path, known: Collection[str], *hints: str) -> ConfigText:
+    """What a file is, holds or names."""
     data = _read_bytes(path, otherwise=hints)
     if path.suffix in _SCRIPTS:
         command = f"zerowiz check --script {shell.quote(path)} ds_config.json"
@@ -411,22 +405,25 @@ def _read_here(path: Path, known: Collection[str], *hints: str) -> ConfigText | 
     return read_yaml(config, known) if is_yaml(path) and config.fault is None else config
 
 
-def _read_named(path: Path, read: NamedFile) -> ConfigText:
-    """The config that a YAML file names.
+def _read_named(read: ConfigText) -> ConfigText:
+    """The config that a YAML file names; any other file is the config.
 
     A job starts somewhere above its YAML file, and the name is of there: it is looked for here,
     then beside the file, then in each folder above.
     """
-    places = (Path(read.path), *(folder / read.path for folder in path.absolute().parents))
-    named = next((place for place in places if place.is_file()), Path(read.path))
+    if read.named is None:
+        return read
+    folders = Path(read.path).absolute().parents
+    places = (Path(read.named), *(folder / read.named for folder in folders))
+    named = next((place for place in places if place.is_file()), Path(read.named))
     if named.is_relative_to(Path.cwd()):
         named = named.relative_to(Path.cwd())
-    if _OF_SWIFT.fullmatch(read.path) and not named.exists():
+    if _OF_SWIFT.fullmatch(read.named) and not named.exists():
         raise UsageError(
-            f"`{path}` names ms-swift's own config `{read.path}`, which is in its package",
+            f"`{read.path}` names ms-swift's own config `{read.named}`, which is in its package",
             "to check it, pass the file: it is in the folder `ds_config` of `swift`",
         )
-    config = decode_config(str(named), _read_bytes(named, f"`{path}` names it"))
+    config = decode_config(str(named), _read_bytes(named, f"`{read.path}` names it"))
     return replace(config, integration=read.integration, accelerate=read.accelerate)
 
 

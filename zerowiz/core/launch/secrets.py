@@ -6,7 +6,7 @@ paths and ids of the hub stay.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from zerowiz.core import shell
 
@@ -90,7 +90,16 @@ def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
         >>> hide_secrets(("--hub_token", "mine", "--data", "https://me:mine@host/x"))
         ('--hub_token', '***', '--data', 'https://***@host/x')
     """
-    return tuple(_hide_in(word) for word in _hide_values(words))
+    hidden: list[str] = []
+    option = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not word.startswith("-") and _is_hidden(option, word):
+            hidden.append(HIDDEN)
+        else:
+            hidden.append(_hide_in(f"{name}={HIDDEN}" if _is_hidden(name, value) else word))
+        option = word if word.startswith("-") and not equals else ""
+    return tuple(hidden)
 
 
 def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
@@ -150,17 +159,6 @@ def _hide_value(name: str, value: object) -> object:
     if _is_hidden(name, str(value or "")):
         return HIDDEN
     return _hide_in(value) if isinstance(value, str) else value
-
-
-def _hide_values(words: Sequence[str]) -> Iterator[str]:
-    option = ""
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not word.startswith("-") and _is_hidden(option, word):
-            yield HIDDEN
-        else:
-            yield f"{name}={HIDDEN}" if _is_hidden(name, value) else word
-        option = word if word.startswith("-") and not equals else ""
 
 
 def _is_hidden(name: str, value: str) -> bool:

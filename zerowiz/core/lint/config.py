@@ -326,11 +326,7 @@ def _entries(holder: Object, known: Mapping[str, SchemaKey], above: Entry) -> It
 
 def shown(value: object) -> str:
     """A value as a message quotes it."""
-    try:
-        text = value if isinstance(value, str) else json.dumps(value)
-    except ValueError:
-        text = "a number of too many digits"
-    line = repr(text)[1:-1]
+    line = repr(value if isinstance(value, str) else json.dumps(value))[1:-1]
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."
 
 
@@ -427,6 +423,8 @@ class ConfigText(Struct, frozen=True, kw_only=True):
     """Why nothing can be read of it."""
     accelerate: AccelerateFile | None = None
     """What else a file of Accelerate says, where the config comes from one."""
+    named: str | None = None
+    """The path of the config, where the file only names one."""
 
     def parsed(self, dialect: Dialect) -> Node:
         """The config, as a reader of this dialect has it.
