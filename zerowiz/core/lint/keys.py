@@ -137,6 +137,7 @@ _FAILS: Mapping[str, Callable[[Config, object], object]] = {
         ("autotuning.exps_dir", "autotuning.results_dir"), lambda _, value: value in (0, "")
     ),
 }
+_USED = "DeepSpeed uses it all the same, and fails"
 _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 # A class is handed them: optimizer.py.
 _PARAMS = frozenset({"optimizer.params", "scheduler.params"})
@@ -262,9 +263,7 @@ def _unmeant(config: Config, entry: Entry, key: SchemaKey) -> Finding | None:
         f"`{entry.label}` should be {_wants(key)}, not `{entry.shown}`",
         f"write {_wants(key)}",
         severity=Severity.ERROR if fails else Severity.WARNING,
-        because="DeepSpeed uses it all the same, and fails"
-        if fails
-        else "DeepSpeed does not check the value when it reads it",
+        because=_USED if fails else "DeepSpeed does not check the value when it reads it",
     )
 
 
@@ -278,6 +277,7 @@ def _quoted(config: Config, entry: Entry, key: SchemaKey) -> Finding:
             f"`{entry.label}` is the string `{entry.shown}`",
             "remove the quotes" if isinstance(bare, (int, float)) else f"write {_wants(key)}",
             severity=_harm(config, entry, key),
+            because=_USED if _fails(config, entry) else None if is_accepted else OUT_OF_RANGE.why,
             edits=put(entry, bare) if bare is not None and key.accepts(bare) else (),
         )
     if not is_accepted:
@@ -388,7 +388,10 @@ def check_effects(config: Config) -> Iterator[Finding]:
         is_old = entry.path == "bfloat16"
         if is_old and (config.by_accelerate or config.last["bf16"] is not entry):
             yield entry.found(
-                KEY_DOES_NOTHING, "`bfloat16` has no effect because `bf16` is set too", "remove it"
+                KEY_DOES_NOTHING,
+                "`bfloat16` has no effect because `bf16` is set too",
+                "remove it",
+                because="DeepSpeed reads it only where there is no `bf16`",
             )
         if isinstance(entry.value, dict) and "." not in path:
             yield from _disabled(config, entry, entry.value)
@@ -748,6 +751,7 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
             at="activation_checkpointing",
             when=lambda config, _: config.context.integration is Integration.HF,
             says="transformers models ignore `activation_checkpointing`",
+            because="a model has to ask DeepSpeed for it, and theirs do not",
             fix="set `gradient_checkpointing=True` in TrainingArguments",
             severity=Severity.INFO,
         ),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from zerowiz.core.dsconfig.merge import ZERO
-from zerowiz.core.findings import Rule, Severity
+from zerowiz.core.findings import Rule, Severity, size
 from zerowiz.core.lint.config import Config, Entry, Relation
 from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.workload import FP32_BYTES
@@ -246,7 +246,7 @@ SIZES: Mapping[Rule, tuple[Relation, ...]] = {
             ),
             says=lambda config, entry: (
                 f"buckets of {_elements(config, entry)} elements take"
-                f" {_bucket_bytes(config, entry)} bytes on each GPU"
+                f" {size(_bucket_bytes(config, entry))} on each GPU"
             ),
             fix="write 50000000",
         ),
@@ -312,8 +312,8 @@ SIZES: Mapping[Rule, tuple[Relation, ...]] = {
                     and _held_bytes(config, entry) > config.context.gpu_bytes * _MOST_FRACTION
                 ),
                 says=lambda config, entry: (
-                    f"`{entry.label}` lets {_held_bytes(config, entry)} bytes of parameters stay"
-                    f" unsharded on a GPU of {config.context.gpu_bytes}"
+                    f"`{entry.label}` lets {size(_held_bytes(config, entry))} of parameters stay"
+                    f" unsharded on a GPU of {size(config.context.gpu_bytes or 0)}"
                 ),
                 fix=lambda config, entry: f"write {_held_at_most(config, entry)} or less",
             )

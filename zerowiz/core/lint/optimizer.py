@@ -29,6 +29,7 @@ _NUMBERS = (
     *(f"optimizer.params.{name}" for name in (*_AT_LEAST_0, "betas")),
     *(_TOTAL, _STEPS, _LOWEST, _PEAK),
 )
+_CALCULATES = "the class calculates with it, and fails"
 _BETAS = 2
 # What they calculate with at once; the rates of a scheduler may be a list, one for each group.
 _NO_NULL = (
@@ -102,7 +103,7 @@ def _wrong_betas(config: Config, betas: Entry) -> str:
     if AUTO in betas.value or _has_quotes(betas):
         return ""
     if len(betas.value) != _BETAS:
-        return f"two numbers, not {len(betas.value)}"
+        return f"two numbers, not an array of {len(betas.value)}"
     is_right = all(isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in betas.value)
     return "" if is_right else f"from 0 to below 1, not `{betas.shown}`"
 
@@ -242,7 +243,7 @@ CLASSES: Mapping[Rule, tuple[Relation, ...]] = {
                 says=lambda _, entry: (
                     f"`{entry.label}` must be {_wanted(entry)}, not `{entry.shown}`"
                 ),
-                because="the class calculates with it, and fails",
+                because=_CALCULATES,
                 fix=lambda _, entry: f"write {_wanted(entry)}, or remove it to use the default",
             )
             for path in _NO_NULL
@@ -377,6 +378,7 @@ CLASSES: Mapping[Rule, tuple[Relation, ...]] = {
             at=path,
             when=lambda _, entry: _has_quotes(entry),
             says=lambda _, entry: f"`{entry.label}` has a number in quotes: `{entry.shown}`",
+            because=_CALCULATES,
             fix="remove the quotes",
             severity=Severity.ERROR,
         )

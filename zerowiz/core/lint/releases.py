@@ -438,7 +438,7 @@ def _set_by_script(
         yield accumulated, steps.value, steps.source
     if micro is not None and steps is not None and ranks is not None:
         product = micro.value * steps.value * ranks
-        yield whole, product, f"{micro.value} * {steps.value} * {ranks} ranks"
+        yield whole, product, f"the script: {micro.value} * {steps.value} * {ranks} ranks"
     if precision is not None:
         for name in SWITCHED:
             yield f"{name}.enabled", precision.value is name, precision.source
