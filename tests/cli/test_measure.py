@@ -336,7 +336,6 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file in a cache by which two H200s took half as long again as predicted."""
     run = KeptRun(
         setting={},
-        strategy="zero2",
         formulas=formulas_of(__version__),
         measured_seconds=1.5,
         predicted_seconds={TermKind.MATRIX_PRODUCTS.value: 1.0},

@@ -113,7 +113,7 @@ def kept_surely(*seconds: float, **said: Any) -> KeptRun:
 
 def test_a_kept_run_has_its_setting_the_prediction_and_the_measured_time() -> None:
     run = kept_surely(0.5, 0.4, 0.6)
-    assert (0.5, "ddp", "1") == (run.measured_seconds, run.strategy, run.formulas)
+    assert (0.5, "ddp", "1") == (run.measured_seconds, run.setting["strategy"], run.formulas)
     assert ("pythia-1.4b", 4) == (run.setting["model"], run.setting["micro_batch"])
     predicted = evaluate(*planned(ROW)).step_time
     assert predicted is not None

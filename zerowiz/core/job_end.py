@@ -767,7 +767,6 @@ class KeptRun(Struct, frozen=True, kw_only=True):
 
     setting: Mapping[str, object]
     """By the names of a measured row."""
-    strategy: str
     formulas: str
     """Which predicted the terms, as `formulas_of` names them."""
     measured_seconds: float
@@ -880,7 +879,6 @@ def keep_run(
     return KeptRun(
         # As it will be read again: two runs of one setting must be equal.
         setting=json.loads(json.dumps(encode(said))),
-        strategy=strategy.name,
         formulas=formulas,
         measured_seconds=step_seconds,
         predicted_seconds=terms,

@@ -11,9 +11,6 @@ from zerowiz.core.preflight.facts import Lock, Op, PreflightInput
 # the dot. torch takes `9.0a` and `Hopper`; DeepSpeed ends with a ValueError.
 _ARCH = re.compile(r"\d{1,2}\.\d(\+PTX)?", re.ASCII)
 
-# What builds an op is here seen to take at most a minute or two; torch's own lock has no limit.
-_LONGEST_BUILD_MILLISECONDS = 600_000
-
 NO_COMPILER = Rule(
     code="PF401",
     name="no-compiler",
@@ -211,12 +208,10 @@ def judge_lock(lock: Lock) -> Finding:
     fix = f"rm {shell.quote(lock.path)}"
     if lock.sees_all:
         return found(STALE_LOCK, f"`{lock.path}` was left by a build that was killed", fix)
-    minutes, is_young = (
-        lock.age_milliseconds // 60_000,
-        lock.age_milliseconds < _LONGEST_BUILD_MILLISECONDS,
+    text = (
+        f"`{lock.path}` is {lock.age_milliseconds // 60_000} minutes old, and no process on this"
+        " host has it open: another host or container may be building"
     )
-    text = f"`{lock.path}` is {minutes} minutes old, and no process on this host has it open"
-    text += ": another host or container may be building" if is_young else ""
     return found(STALE_LOCK, text, fix, severity=Severity.WARNING)
 
 
