@@ -57,6 +57,200 @@ def test_a_name_that_only_looks_like_a_secret_travels(name: str) -> None:
     assert not is_secret(name)
 
 
+# Written by somebody who had not read this module: words, and the part that nobody may read.
+OTHERS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("--hf_token", "hf_QwErTyUiOpAsDfGhJkLzXcVbNmQw"), "QwErTyUiOpAsDfGh"),
+    (("--hub_token=hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaB",), "aBcDeFgHiJkLmNoP"),
+    (("--use_auth_token", "7c2b91d0e6aa4f0c9d1e"), "7c2b91d0e6aa4f0c9d1e"),
+    (("--wandb_api_key", "77f1c3b9e2d4a6508b1d3f5e7a9c0b2d4f6e8a1c"), "77f1c3b9e2d4a650"),
+    (("--wandb_key=9a8b7c6d5e4f3a2b1c0d9e8f7a6b5c4d3e2f1a0b",), "9a8b7c6d5e4f3a2b"),
+    (("--comet_api_key", "Zx9KpQ2mVt7LwRb4NcYs8HdJf"), "Zx9KpQ2mVt7Lw"),
+    (
+        ("--neptune-api-token", "eyJhcGlfYWRkcmVzcyI6Imh0dHBzOi8vYXBwLm5lcHR1bmUuYWkifQ=="),
+        "eyJhcGlfYWRkcmVzcyI6",
+    ),
+    (("--clearml_secret_key", "mJ3nT5vX7zB9dF1hK3"), "mJ3nT5vX7zB9dF1hK3"),
+    (("--openai_key", "sk-proj-Tq8mWz3nXc5vBy7kLd9f"), "Tq8mWz3nXc5vBy7k"),
+    (("--judge_api_key=sk-ant-api03-Gh4jKl6pOi8uYt2rEw",), "Gh4jKl6pOi8uYt2rEw"),
+    (("--mlflow_tracking_uri", "https://trainer:Winter24x@mlflow.example.com/api"), "Winter24x"),
+    (("--storage=postgresql://optuna:Gr33nT3a@db.example.com:5432/studies",), "Gr33nT3a"),
+    (("--redis_url", "redis://:m00nl1ght@10.0.0.4:6379/0"), "m00nl1ght"),
+    (
+        (
+            "--train_shards",
+            "https://b.s3.amazonaws.com/t.tar?X-Amz-Credential=AKIAQ7EXAMPLE&X-Amz-Signature=5c0ffee5c0ffee5c0ffee1234",
+        ),
+        "5c0ffee5c0ffee5c0ffee1234",
+    ),
+    (
+        (
+            "--data_url=https://acct.blob.core.windows.net/c/x.tar?sv=2022-11-02&sr=b&sig=Zm9vYmFyYmF6cXV4Cg%3D%3D",
+        ),
+        "Zm9vYmFyYmF6cXV4Cg",
+    ),
+    (
+        (
+            "https://storage.googleapis.com/b/o.tar?X-Goog-Expires=900&X-Goog-Signature=77aa66bb55cc44dd",
+        ),
+        "77aa66bb55cc44dd",
+    ),
+    (("--header", "Authorization: Bearer uV5wX6yZ7aB8cD9e"), "uV5wX6yZ7aB8cD9e"),
+    (("--extra-headers=X-Api-Key: r4nd0mV4lueHere",), "r4nd0mV4lueHere"),
+    (
+        ("--tracker_init_kwargs", '{"wandb": {"entity": "lab", "api_key": "p1p2p3p4p5p6"}}'),
+        "p1p2p3p4p5p6",
+    ),
+    (
+        ("--storage_options", '{"key": "minio", "secret": "s3cr3tM1n10", "anon": false}'),
+        "s3cr3tM1n10",
+    ),
+    (("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMIK7MDENGbPxRfiCYzEXAMPLEKEY",), "wJalrXUtnFEMIK7MDENG"),
+    (("logger.wandb.api_key=c0c1c2c3c4c5c6c7",), "c0c1c2c3c4c5c6c7"),
+    (("+hub.token=hf_zZyYxXwWvVuUtTsSrRqQpPoOnNmM",), "zZyYxXwWvVuUtTsS"),
+    (
+        (
+            "--slack_webhook",
+            "https://hooks.slack.com/services/T01AB2CD3/B04EF5GH6/i7J8k9L0m1N2o3P4",
+        ),
+        "i7J8k9L0m1N2o3P4",
+    ),
+    (("--telegram_bot_token=110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5",), "AAHdqTcvCH1vGWJx"),
+    (("--smtp-pass", "hunter2hunter2"), "hunter2hunter2"),
+    (
+        (
+            "--code_repo",
+            "https://x-access-token:ghp_1A2b3C4d5E6f7G8h9I0j1K2l3M4n@github.com/lab/code.git",
+        ),
+        "1A2b3C4d5E6f7G8h",
+    ),
+    (
+        (
+            "--model_args",
+            "pretrained=meta-llama/Llama-3.1-8B,token=hf_lLkKjJhHgGfFdDsSaApPoOiIuUyY",
+        ),
+        "lLkKjJhHgGfFdDsS",
+    ),
+    (("--kaggle_key", "c81e728d9d4c2f636f067f89cc14862c"), "c81e728d9d4c2f63"),
+    (("--session-cookie=sid=Vx2nQ9pLk4; theme=dark",), "Vx2nQ9pLk4"),
+)
+KEPT = r"""
+--token_type bpe
+--num_tokens 300000000000
+--max_tokens=4096
+--max_new_tokens 512
+--tokens_per_batch 524288
+--token_dropout 0.1
+--special_tokens <|im_start|>,<|im_end|>
+--pad_token <pad>
+--eos_token </s>
+--bos_token=<s>
+--unk_token [UNK]
+--mask_token [MASK]
+--image_token <image>
+--image_token_id 32000
+--pad_token_id=151643
+--token_embedding_dim 768
+--tokenizer meta-llama/Llama-3.1-8B
+--tokenizer_name_or_path=Qwen/Qwen2.5-7B
+--tokenizer_path /data/tok/spm.model
+--add_special_tokens True
+--use_fast_tokenizer
+--token_merging_ratio 0.5
+--visual_token_num 576
+--mm_use_im_start_end False
+--key_dim 64
+--num_key_value_heads 8
+--key_padding
+--text_key text
+--image_key=image
+--label_key label
+--input_key prompt
+--output-key response
+--chosen_key chosen
+--rejected_key=rejected
+--prompt_key messages
+--train_key train
+--cond_stage_key caption
+--lora_target_modules q_proj,k_proj,v_proj,o_proj
+--monkey_patch
+--keyframe_interval 8
+--hotkey f5
+--primary_key id
+--sort_key length
+--key_bits 4
+--kv_cache_key_dtype fp8
+--revision 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c
+--code_revision=main
+--git_sha 58fe1068aabbccddeeff00112233445566778899
+--commit 58fe1068
+--dataset_sha256 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+--md5=d41d8cd98f00b204e9800998ecf8427e
+--run_id 3f2c8a1b9d
+--resume_id a1b2c3d4
+--wandb_project llama-sft
+--wandb_entity my-lab
+--wandb_run_name hf_baseline_v2
+--wandb_id 1x2y3z4w
+--wandb_mode=offline
+--wandb_dir /scratch/wandb
+--report_to wandb
+--hub_model_id my-lab/llama-3.1-8b-sft
+--hub_strategy every_save
+--hub_private_repo True
+--push_to_hub
+--dataset_name HuggingFaceH4/ultrachat_200k
+--dataset tatsu-lab/alpaca
+--dataset_url https://huggingface.co/datasets/tatsu-lab/alpaca/resolve/main/data.json
+--train_data s3://bucket/c4/train-{00000..01023}.tar
+--data gs://bucket/path/to/data.jsonl
+--data_url https://example.com/data.tar?download=true&page=2
+--mlflow_tracking_uri http://mlflow.example.com:5000
+--master_addr=10.0.0.1
+--tracking_uri sqlite:///mlruns.db
+--init_method tcp://10.0.0.1:29500
+--model_name_or_path /models/hf_llama/sk-base
+--output_dir out/hf_token_classification
+--task token-classification
+--task_name secretary
+--password_dataset rockyou
+--passes 3
+--num_passes=2
+--bypass_eval
+--compass north
+--pat_len 16
+--patience 5
+--pattern *.safetensors
+--path_to_data /data/pat/x.json
+--auth_mode none
+--author karpathy
+--authority_weight 0.3
+--credit_assignment gae
+--cookiecutter plain
+--sig_figs 4
+--sigma 0.02
+--signature_dim 128
+--session_length 100
+--secret_sauce_ratio 0.1
+--header_rows 1
+--prompt_header Below is an instruction that describes a task.
+--config_overrides {"n_embd":1024,"vocab_key":"text","token_type":"bpe"}
+"""
+
+
+@pytest.mark.parametrize(("words", "secret"), OTHERS)
+def test_what_somebody_else_holds_for_a_secret_is_hidden(
+    words: tuple[str, ...], secret: str
+) -> None:
+    shown = [*hide_secrets(words), *quote_words(words), *without_secrets(words)]
+    assert secret not in " ".join(shown)
+
+
+@pytest.mark.parametrize("line", KEPT.strip().splitlines())
+def test_what_somebody_else_holds_for_none_stays(line: str) -> None:
+    words = tuple(line.split(" ", 1))
+    assert words == hide_secrets(words)
+
+
 AWS = "https://b.s3.amazonaws.com/d.tar?X-Amz-Credential=AKIA%2F1&X-Amz-Signature=9f8&part=1"
 
 
@@ -164,6 +358,8 @@ def test_hashes_paths_and_ids_are_never_hidden(words: tuple[str, ...]) -> None:
 
 def test_a_line_to_paste_has_a_variable_where_a_secret_was() -> None:
     words = ("t.py", "--hub_token", "x y", "--dsn=u:p@h", "https://a:b@h", "--data", "a b")
+    # A token of base64 ends with the sign that stands behind a name.
+    token = ("--neptune_token", "eyJhcGk==")
     expected = [
         "t.py",
         "--hub_token",
@@ -172,5 +368,7 @@ def test_a_line_to_paste_has_a_variable_where_a_secret_was() -> None:
         '"$SECRET"',
         "--data",
         "'a b'",
+        "--neptune_token",
+        '"$NEPTUNE_TOKEN"',
     ]
-    assert expected == quote_words(words)
+    assert expected == quote_words((*words, *token))

@@ -220,9 +220,10 @@ def plan_launch(
         env[PROGRESS_VARIABLE] = f"{planned.peak_bytes}:{planned.step_seconds or ''}"
     offloads = strategy.offload is not Offload.NONE
     command = launcher_command(run, number, machine, programs, env, offloads=offloads)
-    if run.is_seen and not run.is_verbose:
-        # Of a rank that was killed it alone speaks where nobody supervises.
-        level = "critical" if run.supervised else "error"
+    has_secret = hide_secrets(script.words) != script.words
+    if (run.is_seen or has_secret) and not run.is_verbose:
+        # Of a rank that was killed it alone speaks where nobody supervises, and quotes all words.
+        level = "critical" if run.supervised or has_secret else "error"
         command = replace(command, options=("--log_level", level, *command.options))
     entry = entry_point(script.facts, delivery.script_args)
     files = plan_files(plan, strategy, script.facts.target, script.words)

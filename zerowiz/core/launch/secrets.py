@@ -6,7 +6,7 @@ paths and ids of the hub stay.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core import shell
 
@@ -90,16 +90,7 @@ def hide_secrets(words: Sequence[str]) -> tuple[str, ...]:
         >>> hide_secrets(("--hub_token", "mine", "--data", "https://me:mine@host/x"))
         ('--hub_token', '***', '--data', 'https://***@host/x')
     """
-    hidden: list[str] = []
-    option = ""
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not word.startswith("-") and _is_hidden(option, word):
-            hidden.append(HIDDEN)
-        else:
-            hidden.append(_hide_in(f"{name}={HIDDEN}" if _is_hidden(name, value) else word))
-        option = word if word.startswith("-") and not equals else ""
-    return tuple(hidden)
+    return tuple(shown for _, _, shown in _show(words))
 
 
 def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
@@ -110,13 +101,12 @@ def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
         ('--lr', '1e-4')
     """
     kept: list[str] = []
-    for word, shown in zip(words, hide_secrets(words), strict=True):
+    for option, word, shown in _show(words):
         if word == shown:
             kept.append(word)
-        elif kept and kept[-1].startswith("-") and not word.startswith("-"):
-            name, _, value = word.partition("=")
-            # `api_key=x` of hydra is no value of the option before it.
-            kept = kept if _is_hidden(name, value) else kept[:-1]
+        # `api_key=x` of hydra is no value of the option before it.
+        elif option and not _is_hidden(*word.partition("=")[::2]):
+            kept.pop()
     return tuple(kept)
 
 
@@ -127,18 +117,17 @@ def quote_words(words: Sequence[str]) -> list[str]:
         >>> quote_words(("a.py", "--hub_token", "mine", "--url=https://me:mine@host/x y"))
         ['a.py', '--hub_token', '"$HUB_TOKEN"', '--url="$URL"']
     """
-    quoted: list[str] = []
-    before = ""
-    for word, shown in zip(words, hide_secrets(words), strict=True):
-        name, equals, _ = word.partition("=")
-        if word == shown:
-            quoted.append(shell.quote(word))
-        elif equals and re.fullmatch(r"[-+\w.]+", name):
-            quoted.append(f'{name}="${_variable(name)}"')
-        else:
-            quoted.append(f'"${_variable(before) or "SECRET"}"')
-        before = word if word.startswith("-") and not equals else ""
-    return quoted
+    return [_quote(*each) for each in _show(words)]
+
+
+def _quote(option: str, word: str, shown: str) -> str:
+    # What is shown has the `=` of a name; a token of base64 ends with others.
+    name, equals, _ = shown.partition("=")
+    if word == shown:
+        return shell.quote(word)
+    if equals and re.fullmatch(r"[-+\w.]+", name):
+        return f'{name}="${_variable(name)}"'
+    return f'"${_variable(option) or "SECRET"}"'
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -159,6 +148,19 @@ def _hide_value(name: str, value: object) -> object:
     if _is_hidden(name, str(value or "")):
         return HIDDEN
     return _hide_in(value) if isinstance(value, str) else value
+
+
+def _show(words: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Each word behind the option whose value it may be, and as it is shown."""
+    option = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not word.startswith("-") and _is_hidden(option, word):
+            shown = HIDDEN
+        else:
+            shown = _hide_in(f"{name}={HIDDEN}" if _is_hidden(name, value) else word)
+        yield ("" if word.startswith("-") else option), word, shown
+        option = shown if shown.startswith("-") and not equals else ""
 
 
 def _is_hidden(name: str, value: str) -> bool:
