@@ -399,14 +399,20 @@ def preparing(own: ValueSource, strategy: StrategyRow = ZERO2, **config: object)
     return given(None, replace(job, script=ScriptRun(facts), config=config))
 
 
-def lightning(machine: Machine = H200, devices: int | str = 4, **config: object) -> PreflightInput:
+def lightning(
+    machine: Machine = H200,
+    devices: int | str = 4,
+    strategy: str = "deepspeed",
+    **config: object,
+) -> PreflightInput:
     """A script with a Trainer of Lightning."""
     asked = ValueSource(value=devices, line=7, code="L.Trainer(devices=...)", keyword="devices")
+    named = replace(asked, value=strategy, code="L.Trainer(strategy=...)", keyword="strategy")
     facts = ScriptFacts(
         path="train.py",
         convention=Convention.LIGHTNING,
         integration=Integration.LIGHTNING,
-        sources={"devices": asked},
+        sources={"devices": asked, "strategy": named},
     )
     job = plan(machine, integration=Integration.LIGHTNING)
     return given(None, replace(job, script=ScriptRun(facts), config=config), machine)

@@ -162,6 +162,8 @@ def test_floats_are_found_where_weights_of_16_bits_would_refuse_them() -> None:
         (lightning(devices=4), []),
         (lightning(devices=-1), []),
         (lightning(devices=2), ["says 2, but each node has 4 ranks"]),
+        (lightning(strategy="deepspeed_stage_2"), []),
+        (lightning(strategy="auto"), ["says auto: Lightning would train without DeepSpeed"]),
         (lightning(gradient_accumulation_steps=4), ["which Lightning refuses"]),
         (lightning(CPU, devices="auto"), ["on CUDA GPUs only, not on cpu"]),
     ],

@@ -566,6 +566,8 @@ args = p.parse_args()
         ("Trainer.from_argparse_args(args)", Convention.LIGHTNING, None),
         ("L.Trainer(strategy='ddp')", Convention.UNKNOWN, Obstacle.NO_STRATEGY),
         ("L.Trainer()", Convention.UNKNOWN, Obstacle.NO_STRATEGY),
+        # Of kuleshov-group/mdlm.
+        ("instantiate(cfg.trainer).fit(m)", Convention.UNKNOWN, Obstacle.HIDDEN_LIGHTNING),
     ],
 )
 def test_a_trainer_of_lightning_takes_its_config_by_its_strategy(
@@ -575,6 +577,52 @@ def test_a_trainer_of_lightning_takes_its_config_by_its_strategy(
     assert (expected, obstacle) == (facts.convention, facts.obstacle)
     assert Integration.LIGHTNING is facts.integration
     assert facts.passes_optimizer
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said", "unfollowed"),
+    [
+        ("L.Trainer(strategy=args.strategy)", "ddp", None),
+        ("Trainer.from_argparse_args(args)", "ddp", None),
+        ("L.Trainer(strategy=DeepSpeedStrategy(stage=3))", None, None),
+        ("L.Trainer(**settings)", None, "L.Trainer(...)"),
+        # Of acharkq/MolCA.
+        (
+            "how = 'auto'\nif x:\n    how = DeepSpeedStrategy()\nL.Trainer(strategy=how)",
+            None,
+            "L.Trainer(strategy=how)",
+        ),
+    ],
+)
+def test_a_strategy_that_not_every_run_takes_is_known_or_named(
+    trainer: str, said: str | None, unfollowed: str | None
+) -> None:
+    facts = read_engine_elsewhere(f"{LIGHTNING}{trainer}\n", None)
+    assert (Convention.LIGHTNING, said) == (facts.convention, facts.strategy.value)
+    assert unfollowed == next((end.code for end in facts.unfollowed), None)
+
+
+# Of microsoft/LMOps, and of its kind without such an option.
+@pytest.mark.parametrize("option", ["--deepspeed", "--other"])
+def test_an_option_is_offered_only_to_a_parser_that_may_have_it(option: str) -> None:
+    text = f"""import argparse
+from transformers import Trainer
+p = argparse.ArgumentParser()
+p.add_argument("{option}")
+Trainer(model, make(p.parse_args())).train()
+"""
+    with pytest.raises(PreflightError) as refused:
+        deliver(parse_script(text, "train.py"), (), "ds.json")
+    hints = " ".join(refused.value.hints)
+    assert (option == "--deepspeed") is ("flag:deepspeed`" in hints)
+
+
+def test_a_model_that_one_module_names_is_not_that_of_another_module() -> None:
+    # Of acharkq/MolCA.
+    names = "def one(path):\n    return OPTForCausalLM.from_pretrained(path)\n"
+    modules = {"one": names, "two": "m = T5ForConditionalGeneration.from_pretrained('t5')\n"}
+    facts = read_beside("from one import one\nfrom two import m\none(ask()).train()\n", modules)
+    assert not facts.model.seen
 
 
 # Of baaivision/EVA, lucidrains/DALLE-pytorch and OpenLMLab/LOMO.

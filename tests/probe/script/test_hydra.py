@@ -81,6 +81,7 @@ def test_the_keys_are_those_that_hydra_composes(
     values: dict[str, object] = {option.dest: option.default for option in facts.parser.options}
     values |= {key: given.value for key, given in read_said(facts, words).items()}
     assert expected == values
+    assert facts.parser.refuses_local_rank(words), "whatever its files say"
 
 
 def test_a_group_brings_files_into_its_own_package(script: Path) -> None:

@@ -589,6 +589,15 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, tuple[str, ...], object]]
                 None,
             ),
             ("m = AutoModelForCausalLM.from_pretrained(args.adapter)", (), None),
+            (
+                # Of howard-hou/VisualRWKV.
+                (
+                    "vision_tower = CLIPVisionModel.from_pretrained('clip')\n"
+                    "m = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)"
+                ),
+                (),
+                "base",
+            ),
         ],
     ),
     "two models that get adapters under one condition": (

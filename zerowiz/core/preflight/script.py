@@ -311,10 +311,10 @@ LIGHTNING_REFUSES = Rule(
     code="PF120",
     name="lightning-refuses",
     severity=Severity.ERROR,
-    why="Lightning ends the job at its start, or waits for ranks that never come",
+    why="Lightning ends the job at its start, waits for ranks that never come, or trains by DDP",
     when=(
         "the config has `gradient_accumulation_steps`, the Trainer of Lightning has another number "
-        "of `devices`, or the ranks have no CUDA GPUs"
+        "of `devices` or another `strategy`, or the ranks have no CUDA GPUs"
     ),
 )
 
@@ -342,6 +342,13 @@ def _lightning(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
             f"{devices.source} says {devices.value}, but each node has {ranks} ranks",
             devices.change_to(ranks),
             f"or launch as many ranks: `$gpus_per_node {devices.value}`",
+        )
+    strategy = run.setting(run.facts.strategy)
+    if strategy is not None and not str(strategy.value).startswith("deepspeed"):
+        yield found(
+            LIGHTNING_REFUSES,
+            f"{strategy.source} says {strategy.value}: Lightning would train without DeepSpeed",
+            strategy.change_to("deepspeed"),
         )
     if "optimizer" in config:
         yield found(

@@ -68,6 +68,7 @@ class Obstacle(StrEnum):
     BUILT_LIGHTNING = "built_lightning"
     NO_STRATEGY = "no_strategy"
     HIDDEN_HF = "hidden_hf"
+    HIDDEN_LIGHTNING = "hidden_lightning"
     HYDRA = "hydra"
     """Hydra owns the command line, and builds the config or what the script makes it of."""
     PROGRAM_FILE = "program_file"
@@ -284,9 +285,8 @@ TRAINER_FIELDS: Mapping[str, tuple[str, ...]] = {
 _SOURCES = {
     *SETTINGS,
     *TRAINER_FIELDS,
-    # `Accelerator(mixed_precision=...)`, and `precision` and `devices` of Lightning's Trainer.
-    "mixed_precision",
-    "devices",
+    # `Accelerator(mixed_precision=...)`, and what a Trainer of Lightning gets.
+    *("mixed_precision", "devices", "strategy"),
     # `dp_shard_size` of a ParallelismConfig.
     "data_parallel",
     # What makes the batches of a loop floats, or may, where nothing casts them.
@@ -443,7 +443,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
 _DECISIVE = (
     *("micro_batch", "accumulation_steps", "bf16", "fp16", "mixed_precision", "sequence_tokens"),
     *("gradient_checkpointing", "optimizer", "model", "adapters", "quantized", "lora_rank"),
-    "lora_target_modules",
+    *("lora_target_modules", "strategy"),
 )
 
 

@@ -338,8 +338,11 @@ _CONFIG_ARGUMENTS = (
 )
 # lightning 1.9, pytorch/trainer/trainer.py: of what `Trainer.add_argparse_args` adds.
 _OF_LIGHTNING = tuple(
-    Option(flags=(f"--{name}",), dest=name)
-    for name in ("accelerator", "accumulate_grad_batches", "devices", "precision", "strategy")
+    Option(flags=(f"--{name}",), dest=name, default=default)
+    for name, default in {
+        **dict.fromkeys(("accelerator", "accumulate_grad_batches", "devices", "precision")),
+        "strategy": "auto",
+    }.items()
 )
 # The methods of HfArgumentParser that read every argument from one file.
 _FILE_READERS: Mapping[str, tuple[str, ...]] = {

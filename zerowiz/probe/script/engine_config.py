@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work, value_at
+from zerowiz.core.script.arguments import Scalar
 from zerowiz.core.script.facts import (
     SHARED_SEQUENCES,
     UNSEEN,
@@ -26,6 +27,7 @@ from zerowiz.probe.script.source import (
     ACCELERATOR,
     FROM_PARSED,
     HF_LIBRARIES,
+    LIGHTNING,
     OPTIMIZER,
     PARSE_CALLS,
     FunctionCall,
@@ -47,7 +49,9 @@ ARGS_POSITION = 0
 CONFIG_POSITIONS = {"config": 10, "config_params": 12}
 _REPLACING = {"optimizer": 2, "lr_scheduler": 5}
 
-_BUILT = frozenset({Obstacle.BUILT, Obstacle.BUILT_HF, Obstacle.BUILT_ACCELERATE})
+_BUILT = frozenset(
+    {Obstacle.BUILT, Obstacle.BUILT_HF, Obstacle.BUILT_ACCELERATE, Obstacle.HIDDEN_HF}
+)
 
 
 # Find the libraries that a script needs and lacks.
@@ -128,7 +132,7 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     routes = [_by_initialize, _by_arguments, _by_accelerator, _by_lightning, _by_hidden_arguments]
     engines = read.source.calls_to("deepspeed", "initialize")
     own_lines = read.source.own_lines
-    libraries = {origin.partition(".")[0] for origin in read.source.imports.values()}
+    libraries = read.source.libraries()
     prepared = (call.node.args for call in read.source.by_method.get("prepare", []))
     by_accelerate = any(OPTIMIZER.search(ast.unparse(arg)) for args in prepared for arg in args)
     if by_accelerate or (own_lines and all(engine.line >= own_lines for engine in engines)):
@@ -335,39 +339,51 @@ def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
 
 def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     """The convention of Lightning's Trainer, by its strategy; None without one."""
-    calls = read.source.lightning_trainers()
-    if not calls:
+    calls, fits = read.source.lightning_trainers(), read.source.by_method.get("fit", [])
+    if not calls and not (fits and read.source.libraries() & {*LIGHTNING}):
         return None
-    call = calls[0]
-    facts = replace(
-        facts,
-        convention=Convention.LIGHTNING,
-        integration=Integration.LIGHTNING,
-        config_line=call.line,
-    )
+    call = (calls or fits)[0]
+    facts = replace(facts, integration=Integration.LIGHTNING, config_line=call.line)
+    if not calls:
+        # Hydra makes one of its files.
+        return replace(facts, obstacle=Obstacle.HIDDEN_LIGHTNING)
     keywords, hidden = read.source.keywords(call)
     expr = keywords.get("strategy")
+    is_hidden, named = hidden and expr is None, lightning_word(read, call, "strategy", "auto")
+    if is_hidden:
+        named = ValueSource(line=call.line, code=f"{call.name}(...)")
     strategy = None if expr is None else read.follow(expr, call)
-    if (expr is None and hidden) or isinstance(strategy, ast.Name):
-        # One that some runs take.
-        for call in read.source.by_method.get("DeepSpeedStrategy", [])[:1]:
-            strategy = call.node
     if isinstance(strategy, ast.Call) and last_name(strategy) == "DeepSpeedStrategy":
-        built = replace(call, node=strategy, words=words_of(strategy))
-        config = unless_none(built.keyword("config"))
+        named, built = UNSEEN, [replace(call, node=strategy, words=words_of(strategy))]
+    else:
+        # One that some runs take.
+        is_open = is_hidden or isinstance(strategy, ast.Name)
+        built = read.source.by_method.get("DeepSpeedStrategy", []) if is_open else []
+    facts = replace(facts, convention=Convention.LIGHTNING).with_sources(strategy=named)
+    for made in built[:1]:
+        config = unless_none(made.keyword("config"))
         if config is None:
             return facts
-        source, facts = read.config(config, built), replace(facts, config_line=built.line)
+        facts = replace(facts, config_line=made.line).with_sources(strategy=UNSEEN)
+        source = read.config(config, made)
         return _by_source(facts, source, Convention.CONFIG_LITERAL, Obstacle.BUILT_LIGHTNING)
-    named = ValueSource(value="auto") if expr is None else read.bind(expr, call)
-    if call.method == FROM_PARSED and expr is None:
-        named = read.named(frozenset({"strategy"}))
     is_other = named.flag is None and named.seen and not str(named.value).startswith("deepspeed")
     # One that is not followed is DeepSpeed's only where the script says so somewhere.
     is_other |= not named.seen and "deepspeed" not in read.source.text.lower()
-    if is_other and not (hidden and expr is None):
+    if is_other and not is_hidden:
         return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.NO_STRATEGY)
     return facts
+
+
+def lightning_word(read: Reader, call: FunctionCall, word: str, default: Scalar) -> ValueSource:
+    """What a Trainer of Lightning gets for an argument; unseen where `**` hides it."""
+    keywords, hidden = read.source.keywords(call)
+    if word in keywords:
+        return read.bind(keywords[word], call, word)
+    if call.method == FROM_PARSED:
+        return read.named(frozenset({word}))
+    unsaid = ValueSource(value=default, line=call.line, keyword=word, default_of="Trainer")
+    return UNSEEN if hidden else unsaid
 
 
 # Find what makes several ranks share a tensor, a sequence or experts.

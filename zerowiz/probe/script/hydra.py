@@ -42,6 +42,8 @@ def with_hydra(
         for decorator in function.decorator_list:
             if source.imported(getattr(decorator, "func", decorator)) != ("hydra", "main"):
                 continue
+            # Its parser ends the job at a word such as `--local_rank=0`.
+            line = replace(line, parser=replace(line.parser, strict=True))
             named = {word.arg: word.value for word in getattr(decorator, "keywords", ())}
             parts = chain.from_iterable(
                 word.split("=", 1) if word.startswith("-") else [word] for word in words

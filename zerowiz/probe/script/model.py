@@ -46,6 +46,8 @@ _BESIDE_LENGTHS = frozenset({"max_target_length", "pred_len"})
 _OTHER_MODEL = re.compile(
     r"(?<![a-z])(reward|ref|teacher|critic|value|judge|draft|rm|output_dir)(?![a-z])"
 )
+# The part of a model that sees or hears.
+_SENSE = re.compile(r"(vision|visual|image|speech|audio)_?(tower|encoder)")
 
 
 _COPY = re.compile(r"(?<![a-z])(reward|ref|teacher|critic|judge|ema)(?![a-z])")
@@ -97,7 +99,7 @@ def _kind(call: FunctionCall) -> str:
 def _model(read: Reader) -> ValueSource:
     """The hub id or folder from which the model, or else its config, is loaded."""
     by_kind: dict[str, list[ValueSource]] = {"Model": [], "Trainer": [], "Config": []}
-    paths = set()
+    paths, own_lines = set(), read.source.own_lines
     for call in read.source.calls:
         is_trainer = call.method.endswith("Trainer")
         kind = "Trainer" if is_trainer else _kind(call)
@@ -112,7 +114,10 @@ def _model(read: Reader) -> ValueSource:
         return UNSEEN
     for bindings in by_kind.values():
         seen = [b for b in bindings if b.flag is not None or isinstance(b.value, str)]
-        if seen:
+        is_followed = not any(b.code is not None for b in bindings if b not in seen)
+        is_own = not own_lines or any(b.flag or (b.line or 0) < own_lines for b in seen)
+        # What modules name, beside one that is not followed, may be for other words.
+        if seen and (is_followed or is_own):
             return agree(seen)
     names = OTHER_SETTINGS["model"].script_names
     named = read.named(names & paths if paths else names)
@@ -221,7 +226,7 @@ def is_other(call: FunctionCall) -> bool:
     """Whether a call loads a model that stands beside the one that is trained."""
     expr = call.argument("pretrained_model_name_or_path", 0)
     about = f"{call.target} {ast.unparse(expr) if expr else ''}".lower()
-    return _OTHER_MODEL.search(about) is not None
+    return (_OTHER_MODEL.search(about) or _SENSE.search(about)) is not None
 
 
 def is_after_engine(read: Reader, call: FunctionCall) -> bool:

@@ -237,6 +237,7 @@ def is_complete(branches: list[dict[str, bool]]) -> bool:
 
 FROM_PARSED = "from_argparse_args"
 """lightning 1.9, pytorch/trainer/trainer.py: it takes each option of a Trainer by its name."""
+LIGHTNING = ("lightning", "pytorch_lightning")
 HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})
 ACCELERATOR = ("accelerate", "Accelerator")
 HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
@@ -389,9 +390,13 @@ class Source(Struct, frozen=True, kw_only=True, eq=False):
         """The calls of one function or class of a library."""
         return self.by_origin.get((library, name), [])
 
+    def libraries(self) -> set[str]:
+        """The packages that it imports something of."""
+        return {origin.partition(".")[0] for origin in self.imports.values()}
+
     def lightning_trainers(self) -> list[FunctionCall]:
         """The calls that build a Trainer of Lightning."""
-        names = product(("lightning", "pytorch_lightning"), ("Trainer", FROM_PARSED))
+        names = product(LIGHTNING, ("Trainer", FROM_PARSED))
         return [call for library, name in names for call in self.calls_to(library, name)]
 
     def callers(self, function: str) -> list[FunctionCall]:

@@ -16,11 +16,11 @@ from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, SWITCHED, Integration
 from zerowiz.probe.script.commandline import Built
+from zerowiz.probe.script.engine_config import lightning_word
 from zerowiz.probe.script.model import by_name, loads
 from zerowiz.probe.script.reader import Reader, agree, asks_config, short_code
 from zerowiz.probe.script.source import (
     ACCELERATOR,
-    FROM_PARSED,
     MOST_STEPS,
     FunctionCall,
     Source,
@@ -81,7 +81,11 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         by_loader = UNSEEN if facts.micro_batch.from_config else facts.micro_batch
         return facts.with_sources(micro_batch=by_loader, accumulation_steps=UNSEEN)
     if facts.integration is Integration.LIGHTNING:
-        return facts.with_sources(**_lightning_settings(read, read.source.lightning_trainers()[0]))
+        trainers = read.source.lightning_trainers()
+        words = _OF_LIGHTNING if trainers else {}
+        return facts.with_sources(
+            **{name: lightning_word(read, trainers[0], *word) for name, word in words.items()}
+        )
     calls = read.source.calls_to(*ACCELERATOR)
     chosen = _chosen_precision(read, calls[0]) if len(calls) == 1 else {}
     named = agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls)
@@ -97,20 +101,6 @@ _OF_LIGHTNING: Mapping[str, tuple[str, Scalar]] = {
     "mixed_precision": ("precision", "32-true"),
     "devices": ("devices", "auto"),
 }
-
-
-def _lightning_settings(read: Reader, call: FunctionCall) -> dict[str, ValueSource]:
-    """What a Trainer of Lightning says; unseen where `**` hides it."""
-    keywords, hidden = read.source.keywords(call)
-    if call.method == FROM_PARSED:
-        return {name: read.named(frozenset({word})) for name, (word, _) in _OF_LIGHTNING.items()}
-    return {
-        name: read.bind(keywords[word], call, word)
-        if word in keywords
-        else ValueSource(value=default, line=call.line, keyword=word, default_of="Trainer")
-        for name, (word, default) in _OF_LIGHTNING.items()
-        if word in keywords or not hidden
-    }
 
 
 def _chosen_precision(read: Reader, call: FunctionCall) -> dict[str, ValueSource]:
