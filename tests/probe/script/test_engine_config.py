@@ -617,6 +617,43 @@ Trainer(model, make(p.parse_args())).train()
     assert (option == "--deepspeed") is ("flag:deepspeed`" in hints)
 
 
+def test_what_tyro_makes_options_of_is_not_taken_for_what_is_trained() -> None:
+    # Of ZHZisZZ/modpo.
+    facts = parse_script(
+        """import tyro
+from transformers import Trainer, TrainingArguments
+class Args:
+    training_args: TrainingArguments = field(
+        default_factory=lambda: TrainingArguments("out", per_device_train_batch_size=4)
+    )
+args = tyro.cli(Args)
+Trainer(model, args.training_args).train()
+""",
+        "train.py",
+    )
+    assert Obstacle.HIDDEN_HF is facts.obstacle
+    assert not facts.micro_batch.seen
+    assert facts.parser.refuses_local_rank(("--training_args.per_device_train_batch_size", "8"))
+
+
+def test_a_trainer_of_the_script_with_a_loop_of_accelerate_is_no_trainer_of_transformers() -> None:
+    # Of tatsu-lab/alpaca_farm.
+    modules = {"patched": "import accelerate\nclass MyAccelerator(accelerate.Accelerator): ...\n"}
+    facts = read_beside(
+        """import patched
+from transformers import HfArgumentParser, TrainingArguments
+class PPOTrainer:
+    def __init__(self, args, accelerator):
+        self.model = accelerator.prepare(make(args))
+args, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+PPOTrainer(args, patched.MyAccelerator())
+""",
+        modules,
+    )
+    assert Obstacle.HIDDEN_HF is facts.obstacle
+    assert not facts.micro_batch.seen
+
+
 def test_a_model_that_one_module_names_is_not_that_of_another_module() -> None:
     # Of acharkq/MolCA.
     names = "def one(path):\n    return OPTForCausalLM.from_pretrained(path)\n"

@@ -132,7 +132,7 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     routes = [_by_initialize, _by_arguments, _by_accelerator, _by_lightning, _by_hidden_arguments]
     engines = read.source.calls_to("deepspeed", "initialize")
     own_lines = read.source.own_lines
-    libraries = read.source.libraries()
+    libraries = {origin.partition(".")[0] for origin in read.source.imports.values()}
     prepared = (call.node.args for call in read.source.by_method.get("prepare", []))
     by_accelerate = any(OPTIMIZER.search(ast.unparse(arg)) for args in prepared for arg in args)
     if by_accelerate or (own_lines and all(engine.line >= own_lines for engine in engines)):
@@ -144,6 +144,11 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             by_hydra = routed.obstacle in _BUILT and "hydra" in libraries
             return replace(routed, obstacle=Obstacle.HYDRA) if by_hydra else routed
     added = read.source.calls_to("deepspeed", "add_config_arguments")
+    # Hydra may make a Trainer of its files.
+    fits = read.source.by_method.get("fit", []) if libraries & {*LIGHTNING} else []
+    if fits and not added:
+        facts = replace(facts, integration=Integration.LIGHTNING, config_line=fits[0].line)
+        return replace(facts, obstacle=Obstacle.HIDDEN_LIGHTNING)
     if not added:
         # Such as `src/train.py` of LLaMA-Factory's repository.
         is_program = "llamafactory" in libraries
@@ -253,12 +258,13 @@ def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     loop of its own over an `Accelerator()` may only read them.
     """
     methods = read.source.by_method
-    has_loop = "prepare" in methods and read.source.calls_to(*ACCELERATOR)
+    # Of alpaca_farm: a subclass in another module.
+    has_loop = "prepare" in methods and any(method.endswith("Accelerator") for method in methods)
     has_engine = read.source.calls_to("deepspeed", "initialize")
     trains = [method for method in methods if method.endswith("Trainer")]
     own = all(t in read.source.classes and not _is_trainer(read, ast.Name(id=t)) for t in trains)
-    # A class of its own that has an engine may take the arguments of a Trainer.
-    if (has_loop and not trains) or (has_engine and trains and own):
+    # A class of its own that has an engine or a loop may take the arguments of a Trainer.
+    if own and (has_loop or (has_engine and trains)):
         return None
     facts = replace(facts, convention=Convention.HF_IN_CODE, integration=Integration.HF)
     built = read.line.built
@@ -339,14 +345,16 @@ def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
 
 def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     """The convention of Lightning's Trainer, by its strategy; None without one."""
-    calls, fits = read.source.lightning_trainers(), read.source.by_method.get("fit", [])
-    if not calls and not (fits and read.source.libraries() & {*LIGHTNING}):
-        return None
-    call = (calls or fits)[0]
-    facts = replace(facts, integration=Integration.LIGHTNING, config_line=call.line)
+    calls = read.source.lightning_trainers()
     if not calls:
-        # Hydra makes one of its files.
-        return replace(facts, obstacle=Obstacle.HIDDEN_LIGHTNING)
+        return None
+    call = calls[0]
+    facts = replace(
+        facts,
+        convention=Convention.LIGHTNING,
+        integration=Integration.LIGHTNING,
+        config_line=call.line,
+    )
     keywords, hidden = read.source.keywords(call)
     expr = keywords.get("strategy")
     is_hidden, named = hidden and expr is None, lightning_word(read, call, "strategy", "auto")
@@ -359,7 +367,7 @@ def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
         # One that some runs take.
         is_open = is_hidden or isinstance(strategy, ast.Name)
         built = read.source.by_method.get("DeepSpeedStrategy", []) if is_open else []
-    facts = replace(facts, convention=Convention.LIGHTNING).with_sources(strategy=named)
+    facts = facts.with_sources(strategy=named)
     for made in built[:1]:
         config = unless_none(made.keyword("config"))
         if config is None:

@@ -390,10 +390,6 @@ class Source(Struct, frozen=True, kw_only=True, eq=False):
         """The calls of one function or class of a library."""
         return self.by_origin.get((library, name), [])
 
-    def libraries(self) -> set[str]:
-        """The packages that it imports something of."""
-        return {origin.partition(".")[0] for origin in self.imports.values()}
-
     def lightning_trainers(self) -> list[FunctionCall]:
         """The calls that build a Trainer of Lightning."""
         names = product(LIGHTNING, ("Trainer", FROM_PARSED))
