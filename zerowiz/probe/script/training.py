@@ -21,7 +21,6 @@ from zerowiz.probe.script.model import by_name, loads
 from zerowiz.probe.script.reader import Reader, agree, asks_config, short_code
 from zerowiz.probe.script.source import (
     ACCELERATOR,
-    MOST_STEPS,
     FunctionCall,
     Source,
     children,
@@ -302,7 +301,8 @@ def _loader_batch(read: Reader) -> ValueSource:
     named = read.named(SETTINGS["micro_batch"].script_names)
     if named.seen:
         return named
-    if f"{_MICRO_BATCH_OF_ENGINE}" in read.source.text and _draws_by_config(read.source.tree):
+    is_asked = f"{_MICRO_BATCH_OF_ENGINE}" in read.source.text
+    if is_asked and _is_drawn_by(read.source.tree, set(), drawn=False):
         return ValueSource(from_config=True)
     # A loop that draws its batches itself.
     has_loader = "DataLoader" in read.source.by_method
@@ -317,28 +317,15 @@ _SHOWS = re.compile(
 _CONVERTS = frozenset({"int", "float", "abs", "max", "min", "round"})
 
 
-def _draws_by_config(tree: ast.Module) -> bool:
-    """Whether the config's micro-batch, as the engine says it, is what a loop draws its batches by.
-
-    It has to come, by names that it is assigned to, into a slice or into a call that does more with
-    it than to show it. What is divided by it is no batch.
-    """
-    names: set[str] = set()
-    for _ in range(MOST_STEPS):
-        known = len(names)
-        if _is_drawn_by(tree, names, drawn=False):
-            return True
-        if len(names) == known:
-            break
-    return False
-
-
 def _is_drawn_by(node: ast.AST, names: set[str], *, drawn: bool) -> bool:
-    """Whether a batch is drawn by it under a node; names that it is assigned to are added.
+    """Whether a batch is drawn by the config's micro-batch, as the engine says it, under a node.
+
+    It has to come, by names that it was assigned to before, into a slice or into a call that does
+    more with it than to show it. What is divided by it is no batch.
 
     Args:
         node: A part of the script.
-        names: Those that stand for it.
+        names: Those that stand for it; others that it is assigned to are added.
         drawn: Whether what stands there directly draws a batch.
     """
     is_named = isinstance(node, ast.Name | ast.Attribute) and last_name(node) in names
@@ -356,9 +343,12 @@ def _is_drawn_by(node: ast.AST, names: set[str], *, drawn: bool) -> bool:
             if last_name(node) not in _CONVERTS:
                 drawn = _SHOWS.search(last_name(node)) is None
             return any(_is_drawn_by(part, names, drawn=drawn) for part in given)
-        case ast.JoinedStr() | ast.Compare() | ast.Dict():
-            drawn = False
-        case ast.BinOp(op=ast.Div() | ast.FloorDiv() | ast.Mod()):
+        case (
+            ast.JoinedStr()
+            | ast.Compare()
+            | ast.Dict()
+            | ast.BinOp(op=ast.Div() | ast.FloorDiv() | ast.Mod())
+        ):
             drawn = False
         case ast.Slice() | ast.Return():
             drawn = True
