@@ -185,7 +185,7 @@ def test_each_way_is_taken(
         (HIDDEN, "`--config-via flag:NAME`, `--config-via env` or `--config-via file:PATH`"),
         (HIDDEN, "`--integration hf` if a Trainer"),
         (TRAINER, "`--config-via env`"),
-        (DYNAMIC, "`--config-via flag:deepspeed`"),
+        (DYNAMIC, "`--config-via flag:NAME`"),
         (BUILT, "pass `args=args` and no `config=` in train.py line 5"),
     ],
 )

@@ -602,21 +602,6 @@ def test_a_strategy_that_not_every_run_takes_is_known_or_named(
     assert unfollowed == next((end.code for end in facts.unfollowed), None)
 
 
-# Of microsoft/LMOps, and of its kind without such an option.
-@pytest.mark.parametrize("option", ["--deepspeed", "--other"])
-def test_an_option_is_offered_only_to_a_parser_that_may_have_it(option: str) -> None:
-    text = f"""import argparse
-from transformers import Trainer
-p = argparse.ArgumentParser()
-p.add_argument("{option}")
-Trainer(model, make(p.parse_args())).train()
-"""
-    with pytest.raises(PreflightError) as refused:
-        deliver(parse_script(text, "train.py"), (), "ds.json")
-    hints = " ".join(refused.value.hints)
-    assert (option == "--deepspeed") is ("flag:deepspeed`" in hints)
-
-
 def test_what_tyro_makes_options_of_is_not_taken_for_what_is_trained() -> None:
     # Of ZHZisZZ/modpo.
     facts = parse_script(

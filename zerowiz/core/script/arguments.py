@@ -139,10 +139,6 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
         """Whether an option has exactly this spelling."""
         return any(flag in option.flags for option in self.options)
 
-    def may_take(self, flag: str) -> bool:
-        """Whether it has an option of that name, or may have it."""
-        return bool(self.find(flag)) or not (self.complete and self.options)
-
     def find(self, flag: str) -> tuple[Option, ...]:
         """The options that a flag may mean; several for an ambiguous abbreviation."""
         exact = tuple(option for option in self.options if flag in option.flags)

@@ -77,7 +77,7 @@ def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> Scri
     flag, parser = f"--{name.lstrip('-')}", facts.parser
     if parser.find(flag):
         return replace(facts, own_flag=flag)
-    if not parser.may_take(flag):
+    if parser.complete and parser.options:
         words = ("config", "deepspeed")
         takes = [choice for choice in parser.options if any(word in choice.dest for word in words)]
         names = ", ".join(f"`{take.flag}`" for take in takes)
@@ -97,8 +97,6 @@ def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> Scri
 # Say why zerowiz cannot pass a config to a script, and what to change in the script.
 
 _KEEP = "to keep your config, write it to a file: `$config FILE $stage auto` builds on it"
-
-_BY_PARSER = "or use `$config_via flag:deepspeed` if a parser fills it"
 
 # For each obstacle the reason, then the hints; {path}, {line} and {config} are filled in.
 _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
@@ -172,7 +170,6 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
         "zerowiz cannot see where its TrainingArguments come from (line {line})",
         ('write `deepspeed="{config}"` where TrainingArguments is called, in {path} itself'),
         "or use `$config_via env` if it is called without `deepspeed=`",
-        _BY_PARSER,
     ),
     Obstacle.HIDDEN_LIGHTNING: (
         "zerowiz cannot see the Trainer of Lightning that `fit` in line {line} is called of",
@@ -215,8 +212,6 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
         UnreachableScriptError: Always; the hints say what to change.
     """
     reason, *hints = _OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
-    if not facts.parser.may_take("--deepspeed"):
-        hints = [hint for hint in hints if hint != _BY_PARSER]
     general = (_SAY_HOW, *((_SAY_WHO,) if facts.integration is None else ()))
     words = {
         "path": facts.text_path,

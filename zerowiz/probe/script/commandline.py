@@ -324,8 +324,7 @@ def _built_arguments(source: Source) -> list[Built]:
         if arguments is None or not arguments.is_training:
             continue
         # What a call says in a field of a class is a default: tyro makes options of it.
-        by_tyro = bool(source.calls_to("tyro", "cli"))
-        keywords, hidden = ({}, True) if by_tyro else source.keywords(call)
+        keywords, hidden = ({}, True) if source.calls_to("tyro", "cli") else source.keywords(call)
         hidden = hidden or len(call.node.args) > 1
         built.append(Built(call=call, arguments=arguments, keywords=keywords, hidden=hidden))
     return built
@@ -414,8 +413,8 @@ def command_line(source: Source) -> CommandLine:
     by_release = bool(fired) or any(arguments.of_library for arguments in known)
     of_script = is_strict and not by_release and not any(map(_takes_others, source.calls))
     # tyro 0.9, _cli.py, cli: it ends the job at a word that it does not know.
-    by_tyro = bool(source.calls_to("tyro", "cli"))
-    parser = replace(parser, strict=is_strict or by_tyro, of_script=of_script)
+    is_strict = is_strict or bool(source.calls_to("tyro", "cli"))
+    parser = replace(parser, strict=is_strict, of_script=of_script)
     if not (shows_options and _may_require(source)):
         parser = replace(parser, options=_optional(parser.options))
     training = next((arguments for arguments in known if arguments.is_training), None)

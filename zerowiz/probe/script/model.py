@@ -114,10 +114,10 @@ def _model(read: Reader) -> ValueSource:
         return UNSEEN
     for bindings in by_kind.values():
         seen = [b for b in bindings if b.flag is not None or isinstance(b.value, str)]
-        is_followed = not any(b.code is not None for b in bindings if b not in seen)
-        is_own = not own_lines or any(b.flag or (b.line or 0) < own_lines for b in seen)
+        rest = [b for b in bindings if b not in seen and b.code is not None]
         # What modules name, beside one that is not followed, may be for other words.
-        if seen and (is_followed or is_own):
+        is_own = not own_lines or any(b.flag or (b.line or 0) < own_lines for b in seen)
+        if seen and (is_own or not rest):
             return agree(seen)
     names = OTHER_SETTINGS["model"].script_names
     named = read.named(names & paths if paths else names)

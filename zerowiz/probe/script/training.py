@@ -37,7 +37,6 @@ _TRAINING_BATCH = re.compile(r"(?<![a-z])(train|micro)")
 _WHOLE_BATCH = re.compile(r"(?<![a-z])(global|total|effective|macro)")
 # deepspeed 0.19.8, __init__.py, initialize: the position of its argument.
 _TRAINING_DATA = 4
-_RETURNED = 4
 # What makes an engine of a model whose loop the script has.
 _STARTS: Mapping[Integration | None, tuple[str, str]] = {
     Integration.DEEPSPEED: ("deepspeed", "initialize"),
@@ -283,7 +282,11 @@ _BATCH_KEYS = {_MICRO_BATCH_OF_ENGINE, _STEPS_OF_ENGINE, "train_batch_size"}
 
 def _loader_batch(read: Reader) -> ValueSource:
     """The micro-batch of a loop: `batch_size=` of the training DataLoader, else the config's."""
-    if any(_takes_loader(call) for call in read.source.calls_to("deepspeed", "initialize")):
+    # deepspeed 0.19.8, __init__.py, initialize: it makes a loader of it.
+    if any(
+        engine.argument("training_data", _TRAINING_DATA)
+        for engine in read.source.calls_to("deepspeed", "initialize")
+    ):
         return ValueSource(from_config=True)
     sizes = []
     for call in read.source.by_method.get("DataLoader", ()):
@@ -295,14 +298,12 @@ def _loader_batch(read: Reader) -> ValueSource:
             sizes.append(read.bind(size, call, "batch_size"))
     if sizes:
         return _unless_ambiguous(agree(sizes), read)
-    engines = read.source.calls_to("deepspeed", "initialize")
-    if any(engine.argument("training_data", _TRAINING_DATA) for engine in engines):
-        return ValueSource(from_config=True)
     named = read.named(SETTINGS["micro_batch"].script_names)
     if named.seen:
         return named
-    is_asked = f"{_MICRO_BATCH_OF_ENGINE}" in read.source.text
-    if is_asked and _is_drawn_by(read.source.tree, set(), drawn=False):
+    if f"{_MICRO_BATCH_OF_ENGINE}" in read.source.text and _is_drawn_by(
+        read.source.tree, set(), drawn=False
+    ):
         return ValueSource(from_config=True)
     # A loop that draws its batches itself.
     has_loader = "DataLoader" in read.source.by_method
@@ -365,16 +366,6 @@ def _loader_workers(read: Reader) -> Iterator[ValueSource]:
             about = f"{call.target} {ast.unparse(call.node)}".lower()
             if not _OTHER_LOADER.search(about):
                 yield read.bind(workers, call, "num_workers")
-
-
-def _takes_loader(initialize: FunctionCall) -> bool:
-    """Whether a script trains from the loader that DeepSpeed makes of `training_data=`.
-
-    deepspeed 0.19.8, __init__.py, initialize: it is the third of the four that are returned.
-    """
-    names = initialize.target.split()
-    given = initialize.argument("training_data", _TRAINING_DATA) is not None
-    return given and len(names) == _RETURNED and bool(names[2].strip("_"))
 
 
 def _unless_ambiguous(batch: ValueSource, read: Reader) -> ValueSource:
