@@ -204,18 +204,6 @@ def plain_command(init_plan: InitPlan) -> tuple[str, ...]:
     return (*starts, run.facts.target, *delivery.script_args)
 
 
-def launch_init(start: Start, reporter: LaunchReporter) -> int:
-    """Launch what was written; the status of the job. At a terminal this process becomes it.
-
-    Raises:
-        ZerowizError: It did not start.
-    """
-    from zerowiz.app.launch.launch import run_start  # noqa: PLC0415 - takes long to load
-
-    reporter.start(start.launch_plan)
-    return run_start(start, reporter)
-
-
 # A job of a program that starts its own ranks: its file says the step, and takes the config.
 
 # What the config says, and the file need not.

@@ -15,7 +15,6 @@ from zerowiz.app.wizard_plan import (
     JOB_FILE,
     InitOptions,
     InitPlan,
-    launch_init,
     lines_to_set,
     plain_command,
     without_said,
@@ -79,7 +78,10 @@ def init(
     if planned is None:
         return
     if planned.start is not None:
-        raise typer.Exit(launch_init(planned.start, reporter))
+        from zerowiz.app.launch.launch import run_start  # noqa: PLC0415 - takes long to load
+
+        reporter.start(planned.start.launch_plan)
+        raise typer.Exit(run_start(planned.start, reporter))
     if options.as_json:
         write_plan(planned.plan)
         return
