@@ -645,8 +645,6 @@ def compare(plan_a: Side, plan_b: Side, stream: TextIO) -> None:
 def _facts(decision: Decision) -> dict[str, str]:
     """What a plan comes to, and what it is for."""
     job = decision.job
-    link = sentences.link_class(job.machine.interconnect)
-    speed = sentences.links(job.machine).removeprefix(link).lstrip(",;、 ")
     shown = decision.chosen or decision.closest
     name, time = _(shown.strategy.short_words), shown.step_time
     return {
@@ -658,8 +656,7 @@ def _facts(decision: Decision) -> dict[str, str]:
         _("speed"): _NO_VALUE if time is None else f"{rate_of(time)} {rate_unit([time])}",
         _("host"): gib(shown.host_bytes) if shown.host_bytes else _NO_VALUE,
         _("machine"): gpus(job.machine).replace("NVIDIA ", ""),
-        _("links"): link,
-        _("link speed"): speed or _NO_VALUE,
+        _("links"): listing(sentences.links_in_short(job.machine)) or _NO_VALUE,
         _("budget"): gib(job.gpu_budget_bytes),
         _("model"): _(
             "{model}, {params} parameters", model=job.model.name, params=count(job.model.params)

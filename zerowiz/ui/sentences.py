@@ -294,14 +294,16 @@ def short_links(machine: Machine) -> Iterator[str]:
 
 def machine_in_short(machine: Machine) -> str:
     """A machine and its links: `4 x A100-SXM4-40GB, NVLink 300 GB/s (GPU table)`."""
-    words = [gpus(machine).replace("NVIDIA ", "")]
+    words = [gpus(machine).replace("NVIDIA ", ""), *links_in_short(machine)]
+    return f"{', '.join(words)} ({source(machine)})"
+
+
+def links_in_short(machine: Machine) -> Iterator[str]:
+    """What joins the GPUs of a node, then its nodes, with their rates: `NVLink 300 GB/s`."""
     if machine.world_size > 1 and not machine.accelerator.row.on_host:
         rates = machine.interconnect.bytes_per_s, machine.network.bytes_per_s
-        words += (
-            f"{name} {rate / 1e9:.0f} GB/s" if rate else name
-            for name, rate in zip(short_links(machine), rates, strict=False)
-        )
-    return f"{', '.join(words)} ({source(machine)})"
+        for name, rate in zip(short_links(machine), rates, strict=False):
+            yield f"{name} {rate / 1e9:.0f} GB/s" if rate else name
 
 
 def source(machine: Machine) -> str:
@@ -309,14 +311,9 @@ def source(machine: Machine) -> str:
     return _(_SOURCES[machine.source])
 
 
-def link_class(interconnect: Interconnect) -> str:
-    """The link in words, without its rate."""
-    return _(_LINKS[interconnect.link_class])
-
-
 def link(interconnect: Interconnect) -> str:
     """The link in words, with its nominal rate one way where it is known."""
-    words = link_class(interconnect)
+    words = _(_LINKS[interconnect.link_class])
     if interconnect.bytes_per_s:
         words += _(
             ", {gigabytes_per_s:.0f} GB/s one way", gigabytes_per_s=interconnect.bytes_per_s / 1e9
