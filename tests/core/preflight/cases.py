@@ -14,6 +14,9 @@ from zerowiz.core.machine.types import (
     Host,
     Machine,
     MachineSource,
+    Network,
+    NetworkKind,
+    Nic,
 )
 from zerowiz.core.memory.host import HostUse
 from zerowiz.core.memory.rank_sizes import StrategyRow
@@ -133,6 +136,14 @@ def with_capability(capability: tuple[int, int] | None) -> Machine:
 def with_host(total_bytes: int | None, available_bytes: int | None) -> Machine:
     host = Host(total_bytes=total_bytes, available_bytes=available_bytes)
     return replace(H200, host=host)
+
+
+def two_nodes(memlock_bytes: int | None, *nics: Nic) -> Machine:
+    host = replace(H200.host, memlock_bytes=memlock_bytes)
+    return replace(H200, nodes=2, host=host, network=Network(nics=nics))
+
+
+INFINIBAND = Nic(name="mlx5_0", kind=NetworkKind.INFINIBAND)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -474,7 +485,7 @@ def locked(lock: Lock) -> Extensions:
 
 
 def offloading(folder: Folder) -> PreflightInput:
-    facts = PreflightFacts(nvme=folder)
+    facts = PreflightFacts(nvme=folder, locks_any_amount=True)
     return given(facts, plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme"))
 
 
@@ -589,6 +600,11 @@ CASES = (
         "small-shm",
         given(PreflightFacts(shm_free_bytes=100 * 2**20), None, CPU),
         given(PreflightFacts(shm_free_bytes=200 * 2**20), None, CPU),
+    ),
+    case(
+        "memlock",
+        given(None, None, two_nodes(8 * 2**20, INFINIBAND)),
+        given(None, None, two_nodes(8 * 2**20)),
     ),
     case("checkpoint-room", checkpoints(90 * 10**9), checkpoints(99 * 10**9)),
     case(

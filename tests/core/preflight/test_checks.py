@@ -9,6 +9,7 @@ from core.preflight.cases import (
     CPU,
     GIB,
     H200,
+    INFINIBAND,
     SEVEN,
     TOOLS,
     Case,
@@ -26,6 +27,7 @@ from core.preflight.cases import (
     saved_at,
     sharing_sequences,
     started_by,
+    two_nodes,
     with_capability,
     with_host,
 )
@@ -37,7 +39,7 @@ from zerowiz.core.findings import (
     errors_of,
     size,
 )
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Machine
 from zerowiz.core.memory.host import HostUse, Saving
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.preflight.builds import COMPILES
@@ -139,6 +141,8 @@ FOUR = ", ".join(["{0} error"] * 4)
 FP16, BF16, FP32 = Precision.FP16, Precision.BF16, Precision.FP32
 BARE = replace(TOOLS, has_compiler=False, has_ninja=False, has_nvcc=False)
 LIKELY = replace(CPU_ADAM, likely=True)
+SMALL = replace(H200, host=replace(H200.host, memlock_bytes=8 * 2**20))
+UNBOUND = replace(H200, host=replace(H200.host, memlock_bytes=UNLIMITED_BYTES))
 
 
 def with_deepspeed(version: str | None) -> PreflightInput:
@@ -180,15 +184,19 @@ def for_archs(text: str, op: Op = FUSED_ADAM) -> PreflightInput:
     return building(op, TORCH_CUDA_ARCH_LIST=text)
 
 
-def to_nvme(**fields: Any) -> PreflightInput:
+def to_nvme(machine: Machine = UNBOUND, **fields: Any) -> PreflightInput:
     folder = Folder(path="/nvme", **fields)
-    planned = plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme")
-    return given(PreflightFacts(nvme=folder), planned, H200)
+    planned = plan(machine, ZERO3_OFFLOAD, nvme_path="/nvme")
+    return given(PreflightFacts(nvme=folder), planned, machine)
 
 
 def sharing(machine: Machine, free_bytes: int | None) -> PreflightInput:
     machine = replace(machine, host=replace(machine.host, shm_bytes=None))
     return given(PreflightFacts(shm_free_bytes=free_bytes), None, machine)
+
+
+def linked(machine: Machine, *, locks_any_amount: bool | None = None) -> PreflightInput:
+    return given(PreflightFacts(locks_any_amount=locks_any_amount), None, machine)
 
 
 def hosted(
@@ -313,6 +321,7 @@ def hosted(
                 (to_nvme(is_folder=True, writable=True, free_bytes=2**45), ""),
                 (to_nvme(is_folder=True, writable=True), ""),
                 (to_nvme(), ""),
+                (to_nvme(SMALL), "memlock warning"),
             ),
             "shared memory holds what the ranks exchange": (
                 (sharing(H200, 64 * 2**20), "small-shm warning"),
@@ -322,6 +331,15 @@ def hosted(
                 (sharing(CPU, 200 * 2**20), ""),
                 (sharing(CPU, None), ""),
                 (sharing(replace(CPU, gpus=CPU.gpus[:1]), 2**20), ""),
+            ),
+            "adapters that lock memory need a limit that lets them": (
+                (linked(two_nodes(8 * 2**20, INFINIBAND)), "memlock warning"),
+                (linked(two_nodes(8 * 2**20, INFINIBAND), locks_any_amount=True), ""),
+                (linked(two_nodes(UNLIMITED_BYTES, INFINIBAND)), ""),
+                (linked(two_nodes(None, INFINIBAND)), ""),
+                (linked(two_nodes(8 * 2**20)), ""),
+                (linked(two_nodes(8 * 2**20, replace(INFINIBAND, unusable="DOWN"))), ""),
+                (linked(replace(two_nodes(8 * 2**20, INFINIBAND), nodes=1)), ""),
             ),
             "the host holds what its ranks build and save": (
                 (hosted(100, 50, BUILDS), "host-memory warning"),
@@ -500,7 +518,7 @@ def test_a_checkpoint_of_adapters_is_theirs_alone() -> None:
 
 def test_the_json_of_a_finding() -> None:
     facts = PreflightFacts(nvme=Folder(path="/nvme", is_folder=True, writable=True, free_bytes=GIB))
-    planned = plan(H200, ZERO3_OFFLOAD, nvme_path="/nvme")
+    planned = plan(UNBOUND, ZERO3_OFFLOAD, nvme_path="/nvme")
     assert {
         "schema_version": 1,
         "zerowiz_version": "1.2",
@@ -515,7 +533,7 @@ def test_the_json_of_a_finding() -> None:
                 "url": page_of("pf502"),
             }
         ],
-    } == encode_findings(look(H200, facts, planned), "1.2")
+    } == encode_findings(look(UNBOUND, facts, planned), "1.2")
 
 
 def test_sizes_are_written_in_the_unit_that_shows_them() -> None:

@@ -258,6 +258,8 @@ class PreflightFacts(Struct, frozen=True, kw_only=True):
     resumed: SavedStates | None = None
     """None if the script resumes from none, or if they cannot be read."""
     shm_free_bytes: int | None = None
+    locks_any_amount: bool | None = None
+    """Whether the limit on locked memory does not bind this process."""
 
     @property
     def torch(self) -> Torch | None:

@@ -5,10 +5,13 @@ from collections.abc import Iterator, Mapping
 from zerowiz.core import shell
 from zerowiz.core.decision.job import bf16_emulated
 from zerowiz.core.findings import Finding, Rule, Severity, dotted, found, size
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine, NetworkKind
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
-from zerowiz.core.preflight.facts import Folder, PlannedJob, PreflightInput, Torch
+from zerowiz.core.preflight.facts import Folder, PlannedJob, PreflightFacts, PreflightInput, Torch
 from zerowiz.core.workload import Method, Precision, Workload
+
+# NICs of which a job locks the memory that it registers; Linux, RLIMIT_MEMLOCK, ibv_reg_mr(3).
+_RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
 
 # Check that torch, the driver and the number format fit the chosen GPUs, or the CPU.
 
@@ -179,6 +182,13 @@ SMALL_SHM = Rule(
     ),
     when="`/dev/shm` is too small for the ranks, as the 64 MiB of a default container",
 )
+MEMLOCK = Rule(
+    code="PF504",
+    name="memlock",
+    severity=Severity.WARNING,
+    why="memory that an RDMA adapter or an NVMe drive reads must be locked",
+    when="`ulimit -l` is too low for RDMA between nodes, or for NVMe",
+)
 CHECKPOINT_ROOM = Rule(
     code="PF505",
     name="checkpoint-room",
@@ -199,12 +209,14 @@ HOST_MEMORY = Rule(
 
 
 def check_host(inputs: PreflightInput) -> Iterator[Finding]:
-    """Disks, shared memory and host memory."""
+    """Disks, shared memory, locked memory and host memory."""
     machine, planned, facts = inputs.machine, inputs.planned, inputs.facts
-    if planned is not None and planned.evaluated.buffers.on_nvme and facts.nvme is not None:
+    on_nvme = planned is not None and planned.evaluated.buffers.on_nvme
+    if planned is not None and on_nvme and facts.nvme is not None:
         yield from _nvme(planned, facts.nvme)
     if machine is not None:
         yield from _shm(machine, facts.shm_free_bytes, on_gpus=inputs.on_gpus)
+        yield from _memlock(machine, facts, on_nvme=on_nvme)
     if planned is not None and facts.checkpoints is not None:
         yield from _checkpoints(planned, facts.checkpoints)
     if planned is not None and machine is not None and not machine.lives_on_host:
@@ -253,6 +265,24 @@ def _shm(machine: Machine, free_bytes: int | None, *, on_gpus: bool) -> Iterator
             f"{_SHM} has {size(free_bytes)} free, and {needs}",
             *((_CONTAINER,) if (machine.host.shm_bytes or 0) < need_bytes else ()),
             f"`{remove}` removes what killed jobs left behind; run it only while no job runs",
+        )
+
+
+def _memlock(machine: Machine, facts: PreflightFacts, *, on_nvme: bool) -> Iterator[Finding]:
+    limit_bytes = machine.host.memlock_bytes
+    if limit_bytes in (None, UNLIMITED_BYTES) or facts.locks_any_amount:
+        return
+    usable = (nic for nic in machine.network.nics if nic.unusable is None and nic.kind in _RDMA)
+    names = ", ".join(f"`{nic.name}`" for nic in usable if machine.nodes > 1)
+    if on_nvme or names:
+        by_nccl = f"NCCL registers memory with {names}"
+        need = "DeepSpeed locks its buffers for NVMe" if on_nvme else by_nccl
+        yield found(
+            MEMLOCK,
+            f"this process may lock only {size(limit_bytes or 0)} (`ulimit -l`), and {need}",
+            "ulimit -l unlimited",
+            "permanently: add `* - memlock unlimited` to /etc/security/limits.conf",
+            "in a container: `docker run --ulimit memlock=-1`",
         )
 
 

@@ -244,6 +244,9 @@ _LIBRARIES = (
     *("torch", "deepspeed", "transformers", "accelerate", "trl", "peft", "bitsandbytes"),
     "setuptools",
 )
+# Linux, capabilities(7), CAP_IPC_LOCK: the process may lock any amount of memory.
+_CAN_LOCK = 1 << 14
+_CAPABILITIES = re.compile(r"^CapEff:\s+([0-9a-f]{1,32})$", re.MULTILINE)
 
 
 def read_facts(
@@ -278,6 +281,7 @@ def read_facts(
     installed = None if program is None else read_installed(program, environ, names)
     folder = installed.extensions_folder if installed and ops else None
     shm = files.space("dev/shm")
+    capabilities = _CAPABILITIES.search(files.text("proc/self/status") or "")
     return PreflightFacts(
         installed=installed,
         bad_releases=read_bad_releases(),
@@ -288,6 +292,7 @@ def read_facts(
         checkpoints=None if output_folder is None else _read_folder(output_folder),
         resumed=None if resumed_from is None else read_resumed(resumed_from),
         shm_free_bytes=None if shm is None else shm.free_bytes,
+        locks_any_amount=capabilities and bool(int(capabilities[1], 16) & _CAN_LOCK),
     )
 
 
