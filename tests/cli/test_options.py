@@ -472,7 +472,7 @@ def test_a_wait_for_the_hub_is_shown_while_it_lasts(
     program = terminal(*PLAN, "--json", **asks)
     dumb = terminal(*PLAN, TERM="dumb", **asks)
 
-    person.wait_for("reading config.json of `someone/slow`  0:0")
+    person.wait_for("reading config.json of `someone/slow` 0:0")
     assert 0 == person.end()
     assert "reading" not in person.text
     assert "recommended" in person.text
