@@ -35,8 +35,6 @@ class TracedRun(Struct, frozen=True, kw_only=True):
     sharded: bool = False
     """Whether ZeRO-3 held the weights, which changes what adapters keep."""
     activations: Activations
-    saved_by_block_bytes: tuple[Count, ...] = ()
-    """What each block made and backward still needs, in the order in which they ran."""
 
     def scaled_to(self, workload: Workload) -> Activations:
         """The same for another number of tokens and another precision.

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from inspect import signature
 from itertools import accumulate, pairwise
@@ -48,10 +48,6 @@ _FLASH_ALIGNMENT, _FLASH_ROWS = 8, 128
 _BATCHED = 4
 
 
-def _rounded(count: int, to: int) -> int:
-    return -(-count // to) * to
-
-
 def _attention() -> Any:
     """Flash and efficient attention, which differ only in the mask."""
     import torch
@@ -78,7 +74,8 @@ def _attention() -> Any:
             q, k, v, _, _, _, *masks = ctx.saved_tensors
             batch, heads, rows, dim = q.shape
             dq = torch.empty_like(q)
-            sums = q.new_empty(batch, heads, _rounded(rows, _FLASH_ROWS), dtype=torch.float32)
+            rounded = -(-rows // _FLASH_ROWS) * _FLASH_ROWS
+            sums = q.new_empty(batch, heads, rounded, dtype=torch.float32)
             accumulated = sums.new_empty(*sums.shape, dim)
             # With grouped heads each query head gets a gradient, which are then summed (mha_bwd,
             # dk_expanded).
@@ -212,11 +209,14 @@ def _linear_of_zero3() -> Any:
 def fused_kernels(*, sharded: bool = False) -> Iterator[None]:
     """In this block, these functions of torch keep what their CUDA kernels keep.
 
+    And transformers looks for no packed sequences, which it would find without data.
+
     Args:
         sharded: Whether linear layers are those that DeepSpeed puts in their place at ZeRO-3.
     """
     import torch
     from torch.nn import functional
+    from transformers import masking_utils
 
     norm = _rms_norm()
 
@@ -229,23 +229,17 @@ def fused_kernels(*, sharded: bool = False) -> Iterator[None]:
         (torch, "dropout", _dropout),
         (functional, "rms_norm", rms_norm),
         (torch, "rms_norm", rms_norm),
+        (masking_utils, "find_packed_sequence_indices", lambda *_: None),
         *(((functional, "linear", _linear_of_zero3()),) if sharded else ()),
     )
-    originals = [(module, name, getattr(module, name)) for module, name, _ in stand_ins]
-    try:
+    with ExitStack() as originals:
         for module, name, stand_in in stand_ins:
+            originals.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, stand_in)
         yield
-    finally:
-        for module, name, function in originals:
-            setattr(module, name, function)
 
 
 # Build the model that a config names, and inputs for it, on tensors without data.
-
-# ruff: noqa: ANN401, SLF001 -- torch need not be installed, so it has no types; only `_from_config`
-# builds a model with a custom kernel.
-
 
 # Without "flash" in the name: transformers would take that for a package to load.
 _FLASH = "zerowiz_fused"
@@ -474,10 +468,6 @@ def make_inputs(model: Any, workload: Workload) -> dict[str, Any]:
 
 # Log every storage that is made and freed while a model runs; the log says what was live when.
 
-# ruff: noqa: ANN401, SLF001 -- torch need not be installed, so it has no types; only `_cdata`
-# identifies a storage without data.
-
-
 # torch/c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize.
 _ROUNDED_TO_BYTES = 512
 
@@ -581,18 +571,14 @@ def logging_mode(log: StorageLog) -> Any:
 
 # Run one micro-step of a model on tensors without data, and count the activations it held.
 
-# ruff: noqa: ANN401 -- torch need not be installed, so it has no types
-
 
 class MicroStep:
     """One forward, loss and backward; a moment is an index in the log of storages."""
 
     def __init__(self) -> None:
         self.log = StorageLog()
-        self.forward_begins: list[int] = []
-        """The moments at which the forward of each block began, in the order in which they ran."""
         self.forward_ends: list[int] = []
-        """The moments at which it ended."""
+        """The moments at which the forward of each block ended, in the order in which they ran."""
         self.backward_begins: list[int] = []
         """The moments at which the backward of each block began; the last block comes first."""
         self.forward_end: int | None = None
@@ -611,7 +597,7 @@ class MicroStep:
                 self._watch_parameter(parameter)
         for block in blocks:
             self._watch_block(block)
-        with _without_packing(), fused_kernels(sharded=sharded), logging_mode(self.log):
+        with fused_kernels(sharded=sharded), logging_mode(self.log):
             output = model(**inputs)
             loss = output.loss if getattr(output, "loss", None) is not None else output[0].sum()
             del output
@@ -630,12 +616,8 @@ class MicroStep:
         from torch import Tensor
         from torch.utils._pytree import tree_leaves
 
-        # With checkpointing these hooks run again in backward, where they do not count.
-        def begins(*_: object) -> None:
-            if self.forward_end is None:
-                self.forward_begins.append(self.log.now)
-
         def ends(_block: object, _inputs: object, output: object) -> None:
+            # With checkpointing it runs again in backward, where it does not count.
             if self.forward_end is not None:
                 return
             self.forward_ends.append(self.log.now)
@@ -644,16 +626,12 @@ class MicroStep:
                     leaf.register_hook(lambda _: self.backward_begins.append(self.log.now))
                     return
 
-        block.register_forward_pre_hook(begins)
         block.register_forward_hook(ends)
-
-    @property
-    def _end(self) -> int:
-        return self.log.now if self.forward_end is None else self.forward_end
 
     def activations(self) -> Activations:
         """The live bytes at the moments that the ledger has lines for."""
-        end, log = self._end, self.log
+        log = self.log
+        end = log.now if self.forward_end is None else self.forward_end
         live = log.live_bytes()
         of_forward = log.live_bytes(made_before=end)
         last = self.forward_ends[-1] if self.forward_ends else end
@@ -671,30 +649,6 @@ class MicroStep:
             loss_backward_bytes=max(live[end : begins[0] + 1]) - live[end],
             block_bytes=max(0, *over_saved),
         )
-
-    def saved_by_block_bytes(self) -> tuple[int, ...]:
-        """The bytes that each block allocated and that were live when the forward ended."""
-        spans = zip(self.forward_begins, self.forward_ends, strict=True)
-        return tuple(self.log.kept_bytes(begin, end, self._end) for begin, end in spans)
-
-
-@contextmanager
-def _without_packing() -> Iterator[None]:
-    """Keep transformers from looking for packed sequences, which it would find without data."""
-    from transformers import masking_utils
-
-    name = "find_packed_sequence_indices"
-    original = getattr(masking_utils, name, None)
-    try:
-        if original is not None:
-            setattr(masking_utils, name, lambda *_: None)
-        yield
-    finally:
-        if original is not None:
-            setattr(masking_utils, name, original)
-
-
-# ruff: noqa: ANN401 -- torch need not be installed, so it has no types
 
 
 # Raised when a trace counts something else, so that no old trace is read from the cache.
@@ -812,7 +766,6 @@ def _trace(
         gradient_checkpointing=workload.gradient_checkpointing,
         sharded=sharded,
         activations=step.activations(),
-        saved_by_block_bytes=step.saved_by_block_bytes(),
     )
 
 
