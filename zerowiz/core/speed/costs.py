@@ -393,13 +393,10 @@ def calibrate(
     steps = [step for step in measured if step.measured_seconds > 0]
     if not steps:
         return None
-    kinds = sorted({term.kind for step in steps for term in step.predicted.terms})
-    logs = dict.fromkeys(kinds, 0.0)
+    logs = {term.kind: 0.0 for step in steps for term in step.predicted.terms}
     for _ in range(_CALIBRATION_ROUNDS):
-        changes = _newton(steps, kinds, logs)
-        for kind, change in zip(kinds, changes, strict=True):
-            logs[kind] += change
-        if max(map(abs, changes)) < _SETTLED:
+        before, logs = logs, _fit(steps, logs)
+        if all(abs(logs[kind] - before[kind]) < _SETTLED for kind in logs):
             break
     return Calibration(
         factors={kind: math.exp(log) for kind, log in logs.items()},
@@ -408,37 +405,23 @@ def calibrate(
     )
 
 
-def _newton(
-    steps: Sequence[MeasuredStep], kinds: Sequence[TermKind], logs: Mapping[TermKind, float]
-) -> list[float]:
-    """How each logarithm has to change."""
-    size = len(kinds)
-    matrix = [[1 / _PRIOR**2 if i == j else 0.0 for j in range(size)] for i in range(size)]
-    vector = [-logs[kind] / _PRIOR**2 for kind in kinds]
+def _fit(steps: Sequence[MeasuredStep], around: Mapping[TermKind, float]) -> dict[TermKind, float]:
+    """The logarithms that explain the steps, where their times are linear around these ones.
+
+    Recursive least squares: each step moves what is uncertain, and makes it more certain.
+    """
+    logs = dict.fromkeys(around, 0.0)
+    variance = {(a, b): _PRIOR**2 if a is b else 0.0 for a in around for b in around}
     for step in steps:
-        seconds = dict.fromkeys(kinds, 0.0)
+        seconds = dict.fromkeys(around, 0.0)
         for term in step.predicted.terms:
-            seconds[term.kind] += term.exposed_seconds * math.exp(logs[term.kind])
+            seconds[term.kind] += term.exposed_seconds * math.exp(around[term.kind])
         total = sum(seconds.values())
-        shares = [seconds[kind] / total for kind in kinds]
-        missing = math.log(step.measured_seconds / total)
-        for i, share in enumerate(shares):
-            vector[i] += share * missing / _REPEAT**2
-            for j, other in enumerate(shares):
-                matrix[i][j] += share * other / _REPEAT**2
-    return _solve(matrix, vector)
-
-
-def _solve(matrix: list[list[float]], vector: list[float]) -> list[float]:
-    """By elimination; the matrix is symmetric and positive, so no pivot is 0."""
-    size = len(vector)
-    rows = [[*row, value] for row, value in zip(matrix, vector, strict=True)]
-    for i in range(size):
-        for j in range(i + 1, size):
-            factor = rows[j][i] / rows[i][i]
-            rows[j] = [a - factor * b for a, b in zip(rows[j], rows[i], strict=True)]
-    solved = [0.0] * size
-    for i in reversed(range(size)):
-        known = sum(rows[i][j] * solved[j] for j in range(i + 1, size))
-        solved[i] = (rows[i][size] - known) / rows[i][i]
-    return solved
+        shares = {kind: part / total for kind, part in seconds.items()}
+        moves = {a: sum(variance[a, b] * shares[b] for b in shares) for a in shares}
+        explained = sum(shares[kind] * (logs[kind] - around[kind]) for kind in shares)
+        missing = math.log(step.measured_seconds / total) - explained
+        doubt = _REPEAT**2 + sum(shares[kind] * moves[kind] for kind in shares)
+        logs = {kind: logs[kind] + moves[kind] * missing / doubt for kind in logs}
+        variance = {(a, b): v - moves[a] * moves[b] / doubt for (a, b), v in variance.items()}
+    return logs
