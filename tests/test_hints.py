@@ -21,7 +21,6 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "`{}`: {}",
             "`{}`: {}{}",
             "GPU {} cannot have {} of {} bytes free",
-            "`python_call_seconds` must be more than 0 and less than 1, not {}",
             "a CPU job has at least one rank, not {}",
             "a GPU is listed twice",
             "a machine has at least one node, not {}",

@@ -28,6 +28,7 @@ from zerowiz.core.decision.flowchart import (
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt
 from zerowiz.core.dsconfig.write import Handover, render_config, write_config
+from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.types import (
     Accelerator,
     Gpu,
@@ -47,7 +48,6 @@ from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes, t
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.costs import GpuRates
 from zerowiz.core.strategies import (
     DDP,
     FLOWCHART_STRATEGIES,
@@ -91,14 +91,21 @@ KNOWN = (
 )
 MODELS = st.sampled_from(KNOWN) | models()
 WORLDS = st.integers(1, 64) | st.integers(1, 5000)
-GPU_RATES = GpuRates(
+GPU_RATES = GpuModel(
+    name="a GPU",
+    aliases=(),
+    total_bytes=80 * GB,
+    usable_bytes=80 * GB,
+    compute_capability=(9, 0),
+    nvlink_links=18,
+    nvlink_bytes_per_s=10**11,
+    nvlink_gpus=8,
+    pcie_generation=5,
     bf16_flop_per_s=10**15,
     fp16_flop_per_s=10**15,
     fp32_flop_per_s=10**14,
-    exponential_rate=10**13,
     memory_bytes_per_s=10**12,
-    pcie_bytes_per_s=10**10,
-    nvlink_bytes_per_s=10**11,
+    source={},
 )
 
 # Which lines of a ledger are model states. The rest are activations, buffers and copies.

@@ -15,6 +15,7 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.own_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
 from zerowiz.core.job_end import samples_of, steady_step
+from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.types import (
     Accelerator,
     Machine,
@@ -26,7 +27,6 @@ from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.costs import GpuRates
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import Count, decode, encode, replace
@@ -400,7 +400,7 @@ def plan_trial(
     machine: Machine,
     model: Model | str,
     traced: Traced | None = None,
-    rates: GpuRates | None = None,
+    rates: GpuModel | None = None,
 ) -> PlannedTrial:
     """The config of a trial, and the job as the estimator sees it.
 

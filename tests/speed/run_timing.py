@@ -42,8 +42,9 @@ from speed.timing_cases import (
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.launch.plan import launch_env
+from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
-from zerowiz.core.speed.costs import GpuRates, find_rates
+from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
@@ -88,7 +89,7 @@ def machine_of(options: Options) -> Machine:
 
 
 def run(
-    cases: Sequence[dict[str, Any]], until: float, machine: Machine, rates: GpuRates | None
+    cases: Sequence[dict[str, Any]], until: float, machine: Machine, rates: GpuModel | None
 ) -> Iterator[dict[str, Any]]:
     """Time them by `sweep`, and yield a row for each that was begun as its engine ends."""
     planned = [plan_case(case, machine, rates) for case in cases]

@@ -8,11 +8,11 @@ from accuracy.split import Split, split_of
 from measured.rows import Row, family_of, rank_of, read_every_row, read_model, read_times
 from measured.trials import measured_step
 
-from zerowiz.core.machine.names import parse_spec
+from zerowiz.core.machine.names import GpuModel, parse_spec
 from zerowiz.core.machine.types import Machine, without_peer_to_peer
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.costs import COSTS, Calibration, Costs, GpuRates, StepTime, find_rates
+from zerowiz.core.speed.costs import COSTS, Calibration, Costs, StepTime, find_rates
 from zerowiz.core.speed.step_time import predict_step_time
 from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace
@@ -40,7 +40,7 @@ class Sample(NamedTuple):
     model: Model
     rank: RankSizes
     machine: Machine
-    rates: GpuRates
+    rates: GpuModel
     measured_seconds: float
     free_running: bool
     """Whether nothing was synchronised inside its steps."""

@@ -42,9 +42,9 @@ from speed.timing_cases import (
 )
 
 from zerowiz.app.options import Options
-from zerowiz.core.machine.names import parse_spec
+from zerowiz.core.machine.names import GpuModel, parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
-from zerowiz.core.speed.costs import COSTS, GpuRates, find_rates
+from zerowiz.core.speed.costs import COSTS, find_rates
 from zerowiz.core.speed.step_time import (
     AT_ENDS,
     IN_BLOCKS,
@@ -253,7 +253,7 @@ TABLE = read_gpu_table()
 BUDGET_SECONDS = 400.0
 
 
-def machine_of(spec: str) -> tuple[Machine, GpuRates | None]:
+def machine_of(spec: str) -> tuple[Machine, GpuModel | None]:
     machine = with_host_memory(parse_spec(spec, TABLE), 256 * 2**30)
     return machine, find_rates(machine, TABLE)
 

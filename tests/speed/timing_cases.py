@@ -30,10 +30,10 @@ from msgspec import Struct
 from speed.sweep import engine_of, start_seconds_of, steps_seconds_of
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
+from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.model.from_name import config_of_size, model_from_size, parse_size
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.costs import GpuRates
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import Optimizer
 
@@ -160,7 +160,7 @@ def is_timed(row: Row) -> bool:
     return measured_step(row) is not None
 
 
-def plan_case(case: Row, machine: Machine, rates: GpuRates | None) -> PlannedTrial:
+def plan_case(case: Row, machine: Machine, rates: GpuModel | None) -> PlannedTrial:
     """The case with its config, and the job that is predicted."""
     return plan_trial(decode_trial(case, "case"), machine, _read(case["model"]), None, rates)
 
@@ -197,7 +197,7 @@ def _all_of(settings: Mapping[str, Sequence[str]]) -> Iterator[Point]:
 
 
 def find_candidates(
-    models: Sequence[str], machine: Machine, rates: GpuRates | None, looked_at: int = LOOKED_AT
+    models: Sequence[str], machine: Machine, rates: GpuModel | None, looked_at: int = LOOKED_AT
 ) -> Iterator[Candidate]:
     """The runs that fit on this machine, and are short.
 

@@ -1,9 +1,10 @@
 """What the ranks of a node hold of its memory, from their start to their checkpoints."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from measured.rows import host_at_stage_3, read_every_row, read_model
@@ -16,10 +17,10 @@ from zerowiz.core.memory.host import (
     HostNeed,
     HostPhase,
     HostUse,
-    NvmeOffload,
     Saving,
+    fit_nvme,
     fit_sub_group,
-    offload_to_nvme,
+    nvme_written_bytes,
     predict_host,
     zero3_host_allocations,
 )
@@ -232,24 +233,31 @@ def llama(width: int, words: int) -> Model:
     )
 
 
+class OnNvme(NamedTuple):
+    """What one rank has of NVMe."""
+
+    buffers: NvmeBuffers
+    held: Mapping[AllocationKind, int]
+    """In host memory, in bytes."""
+    written_bytes: int
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Of one of the buffers that groups are swapped through."""
+        return self.held[AllocationKind.SWAP_BUFFERS_LOCKED] // self.buffers.optimizer_count
+
+
 def offload(
     model: Model,
     ranks: int,
     sub_group_size: int,
     strategy: StrategyRow = ZERO3_OFFLOAD_OPTIMIZER,
     workload: Workload | None = None,
-) -> NvmeOffload:
+) -> OnNvme:
     buffers = Buffers(sub_group_size=sub_group_size, on_nvme=True)
     rank = rank_sizes(model, workload or Workload(), ranks, strategy, buffers)
-    return offload_to_nvme(model, rank)
-
-
-def buffer_bytes(offloaded: NvmeOffload) -> int:
-    """Of one of the buffers that groups are swapped through."""
-    held = {kind: size_bytes for kind, size_bytes, _ in offloaded.host_allocations}
-    return held[AllocationKind.SWAP_BUFFERS_LOCKED] // int(
-        offloaded.offload_optimizer["buffer_count"]
-    )
+    held = {kind: size_bytes for kind, size_bytes, _ in zero3_host_allocations(model, rank)}
+    return OnNvme(fit_nvme(model, rank), held, nvme_written_bytes(model, rank))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -295,20 +303,16 @@ def test_two_ranks_wrote_what_is_counted_and_locked_no_more(seen: Seen) -> None:
     """A buffer holds the share where that is one group."""
     counted = offload(llama(seen.width, seen.words), 2, seen.sub_group_size)
     # Files are whole KiB.
-    assert seen.written_bytes == pytest.approx(counted.node_bytes(2), rel=0.001)
-    locked, most = seen.locked_bytes // seen.buffers, buffer_bytes(counted)
+    assert seen.written_bytes == pytest.approx(2 * counted.written_bytes, rel=0.001)
+    locked, most = seen.locked_bytes // seen.buffers, counted.buffer_bytes
     assert locked == most if seen.sub_group_size == 10**9 else locked <= most
-
-
-def locked_bytes(offloaded: NvmeOffload) -> int:
-    return sum(size for part, size, _ in offloaded.host_allocations if part.endswith("locked"))
 
 
 def test_all_that_is_locked_is_what_a_rank_locked() -> None:
     # Width 1024, sub_group_size 1 M, 12 buffers of groups and 8 of parameters: VmLck 71409664.
     # The largest group had 1050112 elements; the border that is counted here is a head.
     counted = offload(llama(1024, 2048), 2, 1050112 - 1048576, ZERO3_OFFLOAD)
-    assert 71409664 == locked_bytes(counted)
+    assert 71409664 == sum(size for kind, size in counted.held.items() if kind.endswith("locked"))
 
 
 def own_bytes(
@@ -394,13 +398,11 @@ def test_parameters_on_nvme_are_a_file_each_of_at_least_a_mebibyte() -> None:
     # 14 linear layers and two ends, of each of two CPU ranks: 339800064 - 302051328 on both.
     assert 18874368 == both.written_bytes - optimizer.written_bytes
     # "More elements 1048576 than buffer size 1000000", said two CPU ranks.
-    assert both.offload_param is not None
-    assert (1048576, 0) == (both.offload_param["buffer_size"], both.offload_param["max_in_cpu"])
-    assert {"stage3_max_reuse_distance": 0} == both.zero_optimization
+    assert (1048576, 0) == (both.buffers.param_size, both.buffers.max_in_cpu)
     # An offloaded optimizer alone leaves the parameters where they are.
-    assert (None, {}) == (optimizer.offload_param, optimizer.zero_optimization)
+    assert 0 == optimizer.buffers.param_count
     # Pipelines have buffers for three groups: master, two moments and gradients; 8 run out.
-    assert 12 == optimizer.offload_optimizer["buffer_count"]
+    assert 12 == optimizer.buffers.optimizer_count
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
@@ -408,13 +410,13 @@ def test_parameters_on_nvme_are_a_file_each_of_at_least_a_mebibyte() -> None:
 def test_a_smaller_group_locks_less_and_writes_as_much(ranks: int, strategy: StrategyRow) -> None:
     large = offload(NVME_SEVEN, ranks, 10**9, strategy)
     small = offload(NVME_SEVEN, ranks, 10**7, strategy)
-    assert buffer_bytes(small) < buffer_bytes(large)
+    assert small.buffer_bytes < large.buffer_bytes
     assert small.written_bytes == large.written_bytes
 
 
 def test_neither_more_ranks_nor_adapters_write_more() -> None:
     few, many = offload(NVME_SEVEN, 2, 10**8), offload(NVME_SEVEN, 16, 10**8)
-    assert many.node_bytes(16) <= few.node_bytes(2)
+    assert 16 * many.written_bytes <= 2 * few.written_bytes
     adapters = offload(NVME_SEVEN, 2, 10**8, workload=Workload(method=Method.LORA))
     assert adapters.written_bytes < few.written_bytes // 50
 

@@ -1,11 +1,13 @@
 """Laws of predicted times, and what they are made of."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from random_models import models as random_models
 
-from zerowiz.core.machine.names import parse_spec
+from zerowiz.core.machine.names import GpuModel, parse_spec
 from zerowiz.core.machine.types import (
     Accelerator,
     Interconnect,
@@ -19,7 +21,7 @@ from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_pa
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.costs import COSTS, GpuRates, StepTime, TermKind, find_rates
+from zerowiz.core.speed.costs import COSTS, StepTime, TermKind, find_rates
 from zerowiz.core.speed.step_time import predict_step_time, why_untimed, wire_bytes_per_step
 from zerowiz.core.strategies import (
     DDP,
@@ -155,7 +157,7 @@ TABLE = read_gpu_table()
 H200 = parse_spec("2xH200", TABLE)
 
 
-def _known_rates() -> GpuRates:
+def _known_rates() -> GpuModel:
     found = find_rates(H200, TABLE)
     assert found is not None
     return found
@@ -180,7 +182,7 @@ def step_time(
     workload: Workload,
     strategy: StrategyRow,
     machine: Machine = H200,
-    rates: GpuRates = RATES,
+    rates: GpuModel = RATES,
 ) -> StepTime:
     buffers = fit_buffers(model, trainable_params(model, workload), strategy)[0]
     rank = rank_sizes(model, workload, machine.world_size, strategy, buffers)
@@ -194,7 +196,7 @@ def seconds(
     workload: Workload,
     strategy: StrategyRow,
     machine: Machine = H200,
-    rates: GpuRates = RATES,
+    rates: GpuModel = RATES,
 ) -> float:
     return step_time(model, workload, strategy, machine, rates).expected_seconds
 
@@ -218,20 +220,23 @@ def test_a_step_is_the_sum_of_its_terms_and_lies_within_its_bounds(
     assert found.tokens_per_s == pytest.approx(found.tokens / found.expected_seconds)
 
 
-RATE_NAMES = ("bf16_flop_per_s", "memory_bytes_per_s", "pcie_bytes_per_s")
+HIGHER_RATES = st.builds(
+    lambda name, factor: {name: getattr(RATES, name) * factor},
+    st.sampled_from(("bf16_flop_per_s", "memory_bytes_per_s")),
+    st.integers(min_value=2, max_value=100),
+) | st.just({"pcie_generation": RATES.pcie_generation + 1})
 
 
 @given(
     model=random_models(),
     workload=workloads_step_time,
     strategy=strategies,
-    name=st.sampled_from(RATE_NAMES),
-    factor=st.integers(min_value=2, max_value=100),
+    higher=HIGHER_RATES,
 )
 def test_a_gpu_with_a_higher_rate_is_never_slower(
-    model: Model, workload: Workload, strategy: StrategyRow, name: str, factor: int
+    model: Model, workload: Workload, strategy: StrategyRow, higher: dict[str, Any]
 ) -> None:
-    faster = replace(RATES, **{name: getattr(RATES, name) * factor})
+    faster = replace(RATES, **higher)
     slow, fast = (seconds(model, workload, strategy, rates=each) for each in (RATES, faster))
     assert fast <= slow * (1 + 1e-9)
 

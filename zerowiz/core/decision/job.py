@@ -7,6 +7,7 @@ from itertools import combinations
 
 from msgspec import Struct
 
+from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.activations import is_fused, masks_all, masks_window, runs_eager
 from zerowiz.core.memory.allocations import MemoryKind
@@ -17,7 +18,7 @@ from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.speed.costs import Calibration, GpuRates
+from zerowiz.core.speed.costs import Calibration
 from zerowiz.core.speed.step_time import why_untimed
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace, shows
@@ -178,7 +179,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """What the script, or the person's own config, was seen to hold besides."""
     measured_pairs: frozenset[Pair] = frozenset()
     """The settings that measured runs had together; empty asks nothing of them."""
-    rates: GpuRates | None = None
+    rates: GpuModel | None = None
     """Of each GPU; None where no table knows it, and no time is predicted."""
     calibration: Calibration | None = None
     """What was learned from steps that were measured on this machine."""

@@ -37,7 +37,7 @@ from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.model.from_name import KnownModel, find_siblings, model_from_size, parse_size
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.settings import Change
-from zerowiz.core.speed.costs import GpuRates, StepTime, find_rates
+from zerowiz.core.speed.costs import StepTime, find_rates
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
@@ -343,7 +343,7 @@ def leave_busy_gpus(job: Job, _: Constraints) -> Iterator[Patch]:
             )
 
 
-def on_machine(job: Job, machine: Machine, rates: GpuRates | None) -> Job:
+def on_machine(job: Job, machine: Machine, rates: GpuModel | None) -> Job:
     """The job on other GPUs, of which nothing says what was seen on its own."""
     return replace(job, machine=machine, rates=rates, calibration=None)
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.merge import build_on
-from zerowiz.core.memory.host import HostPhase, offload_to_nvme
+from zerowiz.core.memory.host import HostPhase, fit_nvme
 from zerowiz.core.model.hf_config import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.settings import Hyperparameters
@@ -170,6 +170,15 @@ _ZERO: Mapping[ZeroKey, Callable[[_Writing], object]] = {
     ZeroKey.LEAF_MODULE: _leaf_module,
 }
 _ON_HOST: Section = {"device": "cpu", "pin_memory": True}
+_ON_NVME: Section = {"device": "nvme", "pin_memory": True}
+# constants.py of swap_tensor: DeepSpeed's own values; ds_nvme_tune finds better ones for a drive.
+_AIO: Section = {
+    "block_size": 2**20,
+    "queue_depth": 8,
+    "intra_op_parallelism": 1,
+    "single_submit": False,
+    "overlap_events": True,
+}
 
 
 def _zero(w: _Writing) -> Section:
@@ -184,13 +193,24 @@ def _zero(w: _Writing) -> Section:
         section["offload_param"] = dict(_ON_HOST)
     if w.job.nvme_path is None or not w.evaluated.buffers.on_nvme:
         return {"zero_optimization": section}
-    fitted = offload_to_nvme(w.job.model, w.evaluated.estimate.rank)
-    folder = {"nvme_path": w.job.nvme_path}
-    section |= fitted.zero_optimization
-    section["offload_optimizer"] = {**fitted.offload_optimizer, **folder}
-    if fitted.offload_param is not None:
-        section["offload_param"] = {**fitted.offload_param, **folder}
-    return {"zero_optimization": section, "aio": fitted.aio}
+    fitted = fit_nvme(w.job.model, w.evaluated.estimate.rank)
+    section["offload_optimizer"] = {
+        **_ON_NVME,
+        "buffer_count": fitted.optimizer_count,
+        "pipeline_read": True,
+        "pipeline_write": True,
+        "nvme_path": w.job.nvme_path,
+    }
+    if fitted.param_count:
+        section["offload_param"] = {
+            **_ON_NVME,
+            "buffer_count": fitted.param_count,
+            "buffer_size": fitted.param_size,
+            "max_in_cpu": fitted.max_in_cpu,
+            "nvme_path": w.job.nvme_path,
+        }
+        section["stage3_max_reuse_distance"] = 0
+    return {"zero_optimization": section, "aio": _AIO}
 
 
 def _optimizer(w: _Writing) -> Section:

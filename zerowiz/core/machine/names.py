@@ -24,6 +24,7 @@ from zerowiz.core.machine.types import (
     with_gpus,
 )
 from zerowiz.core.structs import Count, decode, encode, replace, shows
+from zerowiz.core.workload import Precision
 from zerowiz.errors import UsageError
 
 # What a name is compared without: `A100-SXM4-80GB` and `a100 sxm 80` are one.
@@ -31,6 +32,7 @@ _NOISE = re.compile(r"nvidia|geforce|tesla|(?<=\d)gi?b|(?<=sxm)\d|[^a-z0-9]")
 
 # Every card of the table has this width (NVIDIA's datasheets).
 _PCIE_LANES = 16
+_LAST_OF_64_LANES = (8, 0)
 
 
 @shows("name", "total_bytes", "compute_capability", "nvlink_bytes_per_s")
@@ -70,6 +72,25 @@ class GpuModel(Struct, frozen=True, kw_only=True):
     def pcie_bytes_per_s(self) -> int:
         """Nominal, in one direction."""
         return _PCIE_LANES * PCIE_LANE_BYTES_PER_S[self.pcie_generation]
+
+    @property
+    def exponential_rate(self) -> int:
+        """In a second: of a head of 128 values an H100's take half as long as the products.
+
+        Shah 2024, FlashAttention-3, section 3.2. CUDA C++ Programming Guide, arithmetic
+        instructions: a multiprocessor takes 16 exponentials in a cycle, and each of its lanes does
+        two operations.
+        """
+        lanes = 64 if self.compute_capability <= _LAST_OF_64_LANES else 128
+        return self.fp32_flop_per_s // (lanes // 8)
+
+    def flop_per_s(self, precision: Precision) -> int | None:
+        """Nominal, of products of matrices in this precision; None where it is not known."""
+        return {
+            Precision.BF16: self.bf16_flop_per_s,
+            Precision.FP16: self.fp16_flop_per_s,
+            Precision.FP32: self.fp32_flop_per_s,
+        }[precision]
 
     @property
     def spellings(self) -> frozenset[str]:

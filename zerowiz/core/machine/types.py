@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from itertools import combinations, islice
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from zerowiz.core.structs import Count, replace, shows
 from zerowiz.errors import UsageError, did_you_mean
@@ -63,7 +63,7 @@ class Host(Struct, frozen=True, kw_only=True):
     """The limit that decides it: `MemAvailable`, `cgroup v2`, `cgroup v1`, `SLURM` ..."""
     cores: Count | None = None
     """Those that this process may run on: by its affinity, and whole cores of a cgroup's quota."""
-    python_call_seconds: float | None = None
+    python_call_seconds: Annotated[float, Meta(gt=0, lt=1)] | None = None
     """What a call takes in Python: it launches the GPU's work. Read beside GPUs alone."""
     numa_nodes: Count | None = None
     """Those with cores; on a Grace machine the memory of a GPU is a NUMA node without cores."""
@@ -75,15 +75,6 @@ class Host(Struct, frozen=True, kw_only=True):
     """Whether the CPU multiplies in bf16; else torch emulates it. Read for CPU ranks alone."""
     computes_fp16: bool | None = None
     """The same of fp16, which DeepSpeed refuses where the CPU does not."""
-
-    def __post_init__(self) -> None:
-        """Refuse a host whose Python runs in no time, or in none that can be."""
-        call_seconds = self.python_call_seconds
-        # What is no number is between no two.
-        if call_seconds is not None and not 0 < call_seconds < 1:
-            raise UsageError(
-                f"`python_call_seconds` must be more than 0 and less than 1, not {call_seconds}"
-            )
 
 
 def computes_bf16(flags: AbstractSet[str], max_isa: str) -> bool:

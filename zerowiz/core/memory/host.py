@@ -21,8 +21,6 @@ from zerowiz.core.structs import Count, shows
 from zerowiz.core.workload import FP32_BYTES, Method
 from zerowiz.translation import N_
 
-Section = Mapping[str, bool | int | str]
-
 # swap_tensor/utils.py, MIN_AIO_BYTES: what is smaller stays in memory.
 _LEAST_SWAPPED_BYTES = 2**20
 # swap_tensor/utils.py, AIO_ALIGNED_BYTES, of each thread that reads or writes one tensor.
@@ -40,34 +38,6 @@ _PARAMETERS_IN_BUFFERS = 8
 _LARGEST_GROUP, _LARGEST_GROUP_OF_ALL_RANKS = 100_000_000, 1_000_000_000
 
 _NO_NVME = NvmeBuffers(optimizer_count=0, param_count=0)
-_DEVICE: Section = {"device": "nvme", "pin_memory": True}
-# constants.py of swap_tensor: DeepSpeed's own values; ds_nvme_tune finds better ones for a drive.
-AIO: Section = {
-    "block_size": 2**20,
-    "queue_depth": 8,
-    "intra_op_parallelism": 1,
-    "single_submit": False,
-    "overlap_events": True,
-}
-
-
-class NvmeOffload(Struct, frozen=True, kw_only=True):
-    """One rank's states on NVMe; the caller adds `nvme_path`, the folder on every node."""
-
-    offload_optimizer: Section
-    offload_param: Section | None
-    """None where the parameters stay on the GPU."""
-    zero_optimization: Section
-    """What else that section has to hold."""
-    aio: Section
-    host_allocations: Moment
-    """Of one rank; nothing else of the optimizer is in host memory between steps."""
-    written_bytes: int
-    """Of one rank, below the folder."""
-
-    def node_bytes(self, ranks: int) -> int:
-        """Below the folder, when so many ranks write into it."""
-        return ranks * self.written_bytes
 
 
 def fit_sub_group(sub_group_size: int, ranks: int) -> int:
@@ -75,46 +45,34 @@ def fit_sub_group(sub_group_size: int, ranks: int) -> int:
     return min(sub_group_size, _LARGEST_GROUP, _LARGEST_GROUP_OF_ALL_RANKS // ranks)
 
 
-def offload_to_nvme(model: Model, r: RankSizes) -> NvmeOffload:
-    """The sections for a rank of stage 3, and what they cost it.
+def fit_nvme(model: Model, r: RankSizes) -> NvmeBuffers:
+    """The buffers that the config of a rank of stage 3 gets: as many as are needed, and as small.
 
     Args:
         model: Whose parameters are offloaded.
         r: The rank; its `sub_group_size` is the one that the config gets.
     """
-    kept, fitted = 1 + r.state_bytes // FP32_BYTES, _fit_nvme(model, r)
-    swapped = fitted.param_count > 0
-    sizes = ("buffer_count", fitted.param_count), ("buffer_size", fitted.param_size)
-    return NvmeOffload(
-        offload_optimizer={
-            **_DEVICE,
-            "buffer_count": fitted.optimizer_count,
-            "pipeline_read": True,
-            "pipeline_write": True,
-        },
-        # With the default of `max_in_cpu`, a billion, most models never leave host memory.
-        offload_param={**_DEVICE, **dict(sizes), "max_in_cpu": 0} if swapped else None,
-        zero_optimization={"stage3_max_reuse_distance": 0} if swapped else {},
-        aio=AIO,
-        host_allocations=zero3_host_allocations(model, r),
-        # A file for each group of the master weights, and for each moment of it; and for each
-        # parameter.
-        written_bytes=kept * FP32_BYTES * r.share
-        + _gradients_bytes(model, r)
-        + (_parameters_bytes(model, r, swapped=True) if swapped else 0),
-    )
-
-
-def _fit_nvme(model: Model, r: RankSizes) -> NvmeBuffers:
-    """The buffers that the config gets: as many as are needed, as small as they may be."""
     kept, moves_all = 1 + r.state_bytes // FP32_BYTES, r.strategy.offload is Offload.ALL
     return NvmeBuffers(
         optimizer_count=_GROUPS_IN_BUFFERS * (kept + 1),
         param_count=_PARAMETERS_IN_BUFFERS if moves_all else 0,
         # This rank's part of the largest tensor, trained or frozen.
         param_size=-(-model.largest_param // r.ranks),
+        # With DeepSpeed's default, a billion, most models never leave host memory.
         max_in_cpu=0,
     )
+
+
+def nvme_written_bytes(model: Model, r: RankSizes) -> int:
+    """What one rank writes to NVMe.
+
+    A file for each group of the master weights, and for each moment of it; and for each parameter.
+    """
+    kept = 1 + r.state_bytes // FP32_BYTES
+    optimizer_bytes = kept * FP32_BYTES * r.share + _gradients_bytes(model, r)
+    if r.strategy.offload is not Offload.ALL:
+        return optimizer_bytes
+    return optimizer_bytes + _parameters_bytes(model, r, swapped=True)
 
 
 def _swapped_optimizer(r: RankSizes, nvme: NvmeBuffers) -> Moment:
@@ -242,7 +200,7 @@ def zero2_host_allocations(model: Model, r: RankSizes) -> Moment:
 
 def zero3_host_allocations(model: Model, r: RankSizes) -> Moment:
     """What stage 3 offloads to the host, and the buffers of what it offloads to NVMe."""
-    nvme = (r.buffers.nvme or _fit_nvme(model, r)) if r.buffers.on_nvme else _NO_NVME
+    nvme = (r.buffers.nvme or fit_nvme(model, r)) if r.buffers.on_nvme else _NO_NVME
     optimizer = _swapped_optimizer(r, nvme) if nvme.optimizer_count else _optimizer_on_host(r)
     if r.strategy.offload is not Offload.ALL:
         return optimizer

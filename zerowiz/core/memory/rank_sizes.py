@@ -572,11 +572,6 @@ def head_gradient(r: RankSizes) -> Allocation:
     return Allocation(AllocationKind.HEAD_GRADIENT, size_bytes, "w V h")
 
 
-def first_block(r: RankSizes) -> Moment:
-    """What backward holds in the block that it comes to first."""
-    return some_blocks(r, r.layers)
-
-
 def kept_blocks(r: RankSizes, blocks: int) -> Moment:
     """What so many blocks keep for backward, and a tied head's gradient."""
     saved_bytes = r.activations.saved_bytes * blocks // r.layers

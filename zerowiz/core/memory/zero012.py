@@ -16,7 +16,6 @@ from zerowiz.core.memory.gradient_shards import WITH_EMBEDDING, Reduction
 from zerowiz.core.memory.rank_sizes import (
     RankSizes,
     built,
-    first_block,
     forward,
     head_gradient,
     kept_blocks,
@@ -92,7 +91,7 @@ def ddp_moments(r: RankSizes) -> Moments:
         Phase.FORWARD: ((*lasting, *carried, *forward(r)),),
         Phase.BACKWARD: (
             (*lasting, *carried, *opening(r)),
-            (*lasting, *carried, *first_block(r)),
+            (*lasting, *carried, *some_blocks(r, r.layers)),
             (*lasting, *(carried or (_later_gradients(r),)), *one_block(r)),
             (*lasting, gradients, *_tied_gradients(r)),
             (*lasting, gradients, all_reduce),
@@ -221,7 +220,7 @@ def _reduced_in_backward(
     # One that is larger than the bucket leaves its own memory as it is copied into the share's.
     kept = (*carried(appearing.left), bucket)
     yield (*carried(0), *opening(r))
-    yield (*carried(0), bucket, *first_block(r))
+    yield (*carried(0), bucket, *some_blocks(r, r.layers))
     if appearing.alone and appearing.blocks_kept > 0:
         both = (bucket, shares, *_alone(r, appearing, carried), *_in_fp32(r))
         blocks = min(appearing.blocks_kept, r.layers)
@@ -241,7 +240,7 @@ def _reduced_after_backward(
     full, appearing = _gradients(r), r.cut.appearing
     kept = (bucket,) if r.buffers.contiguous_gradients else ()
     yield (*lasting, *carried, *opening(r))
-    yield (*lasting, *(carried or kept), *first_block(r))
+    yield (*lasting, *(carried or kept), *some_blocks(r, r.layers))
     yield (*lasting, full, bucket, *one_block(r))
     yield (*lasting, full, bucket, *_tied_gradients(r))
     moved = _gradients(r, appearing.moved)
@@ -329,7 +328,7 @@ def zero2_offload_moments(r: RankSizes) -> Moments:
     carried: Moment = ()
     backward: tuple[Moment, ...] = (
         (*lasting, *opening(r)),
-        (*lasting, *first_block(r), bucket),
+        (*lasting, *some_blocks(r, r.layers), bucket),
         *((*lasting, bucket, copy, *_blocks_at(r, when)) for when, copy in _copies(r)),
         (*lasting, bucket, summed_gradients(r)),
         (*lasting, bucket, alone, _slice(r)),

@@ -23,7 +23,6 @@ from zerowiz.core.memory.rank_sizes import (
     RankSizes,
     built,
     embedding_gradient,
-    first_block,
     forward,
     head_gradient,
     kept_blocks,
@@ -32,6 +31,7 @@ from zerowiz.core.memory.rank_sizes import (
     one_block,
     opening,
     optimizer,
+    some_blocks,
     weights,
 )
 from zerowiz.core.strategy_types import Offload
@@ -85,7 +85,7 @@ def _gatherable(r: RankSizes) -> int:
 def _gathering(r: RankSizes) -> Gathering:
     buffers = r.buffers
     live = buffers.stage3_max_live_parameters
-    # zerowiz writes `stage3_max_reuse_distance` 0 for NVMe (`offload_to_nvme`).
+    # zerowiz writes `stage3_max_reuse_distance` 0 for NVMe (core/dsconfig/write.py).
     reuse = 0 if buffers.on_nvme and buffers.nvme is None else live
     limits = Limits(buffers.stage3_prefetch_bucket_size, live, reuse)
     return replay(
@@ -289,7 +289,7 @@ def _backward_unordered(r: RankSizes) -> tuple[Moment, ...]:
     last_block_bytes = r.activations.saved_bytes // r.layers
     return (
         (*running, *with_loss, *opening(r)),
-        (*running, *with_loss, *first_block(r)),
+        (*running, *with_loss, *some_blocks(r, r.layers)),
         (
             *running,
             *_gathered(r, Gathered(parameters=_gatherable(r))),
@@ -338,7 +338,7 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
     return (
         (*running, *_gathered_with_the_loss(r), *opening(r)),
         (*running, *_gathered_with_the_loss(r), *kept_blocks(r, r.layers), *alone),
-        (*running, *through_first, *first_block(r), *early_slice),
+        (*running, *through_first, *some_blocks(r, r.layers), *early_slice),
         (*running, *waiting, head_gradient(r)),
         *((*running, *midway, *reducing) for midway in _midway(r, gathering)),
         (*running, *last, embedding_gradient(r), *_slice(r, r.largest)),

@@ -6,7 +6,7 @@ from zerowiz.core import shell
 from zerowiz.core.decision.job import bf16_emulated
 from zerowiz.core.findings import Finding, Rule, Severity, dotted, found, size
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine, NetworkKind
-from zerowiz.core.memory.host import HostPhase, offload_to_nvme
+from zerowiz.core.memory.host import HostPhase, nvme_written_bytes
 from zerowiz.core.preflight.facts import Folder, PlannedJob, PreflightFacts, PreflightInput, Torch
 from zerowiz.core.workload import Method, Precision, Workload
 
@@ -224,8 +224,8 @@ def check_host(inputs: PreflightInput) -> Iterator[Finding]:
 
 
 def _nvme(planned: PlannedJob, folder: Folder) -> Iterator[Finding]:
-    offload = offload_to_nvme(planned.job.model, planned.evaluated.estimate.rank)
-    need_bytes = offload.node_bytes(len(planned.job.machine.gpus))
+    written_bytes = nvme_written_bytes(planned.job.model, planned.evaluated.estimate.rank)
+    need_bytes = len(planned.job.machine.gpus) * written_bytes
     if folder.is_folder is False:
         yield found(
             NVME_FOLDER, f"`{folder.path}` is not a folder", f"mkdir -p {shell.quote(folder.path)}"

@@ -9,7 +9,6 @@ from msgspec import Struct
 from zerowiz.core.machine.names import GpuModel, match_models
 from zerowiz.core.machine.types import Accelerator, Host, Machine
 from zerowiz.core.structs import replace, shows
-from zerowiz.core.workload import Precision
 
 # Time how fast a host runs Python: what launches a GPU's work is Python.
 
@@ -50,39 +49,8 @@ def time_python_call(now: Callable[[], float]) -> float:
 # What the GPUs of a machine compute and move in a second, as far as a table says it.
 
 
-class GpuRates(Struct, frozen=True, kw_only=True):
-    """The nominal rates of one GPU: no job reaches them."""
-
-    bf16_flop_per_s: int | None
-    """Dense; None where the GPU has no bf16 arithmetic."""
-    fp16_flop_per_s: int
-    fp32_flop_per_s: int
-    """Outside the tensor cores, as torch computes unless a script allows TF32."""
-    exponential_rate: int
-    """In a second. With a head of 128 values an H100's exponentials take half as long as products.
-
-    Shah 2024, FlashAttention-3, section 3.2.
-    """
-    memory_bytes_per_s: int
-    pcie_bytes_per_s: int
-    """In one direction."""
-    nvlink_bytes_per_s: int
-    """In one direction, over all links of the GPU; 0 without NVLink."""
-
-    def flop_per_s(self, precision: Precision) -> int | None:
-        """Of products of matrices in this precision; None where it is not known."""
-        return {
-            Precision.BF16: self.bf16_flop_per_s,
-            Precision.FP16: self.fp16_flop_per_s,
-            Precision.FP32: self.fp32_flop_per_s,
-        }[precision]
-
-
-_LAST_OF_64_LANES = (8, 0)
-
-
-def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
-    """The rates of the GPUs of this machine.
+def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuModel | None:
+    """The row with the nominal rates of the GPUs of this machine, which no job reaches.
 
     None where the table has no such GPU, for two kinds, and for slices: they have a part of each.
     """
@@ -90,21 +58,7 @@ def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
     if machine.accelerator is not Accelerator.CUDA or not machine.is_uniform or sliced:
         return None
     matches = match_models(machine.gpus[0].name, table)
-    if len(matches) != 1:
-        return None
-    (row,) = matches
-    # CUDA C++ Programming Guide, arithmetic instructions: a multiprocessor takes 16 exponentials in
-    # a cycle, and each of its lanes does two operations.
-    lanes = 64 if row.compute_capability <= _LAST_OF_64_LANES else 128
-    return GpuRates(
-        bf16_flop_per_s=row.bf16_flop_per_s,
-        fp16_flop_per_s=row.fp16_flop_per_s,
-        fp32_flop_per_s=row.fp32_flop_per_s,
-        exponential_rate=row.fp32_flop_per_s // (lanes // 8),
-        memory_bytes_per_s=row.memory_bytes_per_s,
-        pcie_bytes_per_s=row.pcie_bytes_per_s,
-        nvlink_bytes_per_s=row.nvlink_bytes_per_s,
-    )
+    return matches[0] if len(matches) == 1 else None
 
 
 # What a step takes its time for, part by part.
@@ -269,7 +223,7 @@ def _call_seconds(costs: Costs, read: float | None) -> float:
     return math.exp((1 - weight) * math.log(usual) + weight * math.log(read))
 
 
-def memory_rate_on(costs: Costs, rates: GpuRates) -> float:
+def memory_rate_on(costs: Costs, rates: GpuModel) -> float:
     """The bytes that a kernel which only moves bytes really moves in a second."""
     return rates.memory_bytes_per_s * costs.memory_fraction
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.types import Accelerator, LinkClass, Machine
 from zerowiz.core.memory.activations import (
     activations,
@@ -36,7 +37,6 @@ from zerowiz.core.speed.costs import (
     COSTS,
     Calibration,
     Costs,
-    GpuRates,
     StepTime,
     Term,
     TermKind,
@@ -132,7 +132,7 @@ class Ring(Struct, frozen=True, kw_only=True):
         return self.seconds(sent_bytes, first) + (collectives - first) * self.queued_seconds
 
 
-def link_bytes_per_s(machine: Machine, rates: GpuRates) -> int | None:
+def link_bytes_per_s(machine: Machine, rates: GpuModel) -> int | None:
     """The nominal rate of the link inside a node, in one direction; None where nobody knows it.
 
     NVLink of which only the class is known has the rate of the GPUs.
@@ -142,12 +142,12 @@ def link_bytes_per_s(machine: Machine, rates: GpuRates) -> int | None:
     return link.bytes_per_s or by_nvlink or None
 
 
-def is_assumed(machine: Machine, rates: GpuRates) -> bool:
+def is_assumed(machine: Machine, rates: GpuModel) -> bool:
     """Whether nobody knows the rate of the link inside a node, so that the GPUs' PCIe counts."""
     return len(machine.gpus) > 1 and link_bytes_per_s(machine, rates) is None
 
 
-def find_ring(machine: Machine, rates: GpuRates, costs: Costs, *, inside: bool = False) -> Ring:
+def find_ring(machine: Machine, rates: GpuModel, costs: Costs, *, inside: bool = False) -> Ring:
     """The slowest part of the ring through all GPUs of all nodes, or inside one node.
 
     Theory: a ring enters and leaves a node as often as the node has adapters, so all that a node's
@@ -192,7 +192,7 @@ class Stepping(NamedTuple):
 
 
 def step_optimizer(
-    r: RankSizes, machine: Machine, rates: GpuRates, tensors: int, costs: Costs
+    r: RankSizes, machine: Machine, rates: GpuModel, tensors: int, costs: Costs
 ) -> Stepping:
     """The step of this rank's share.
 
@@ -434,7 +434,7 @@ def _attention_seconds(
     architecture: Architecture,
     workload: Workload,
     tokens: int,
-    rates: GpuRates,
+    rates: GpuModel,
     flop_per_s: float,
     costs: Costs,
 ) -> float:
@@ -502,7 +502,7 @@ def compute_passes(
     model: Model,
     rank: RankSizes,
     counted: Counted,
-    rates: GpuRates,
+    rates: GpuModel,
     flop_per_s: float,
     costs: Costs,
 ) -> Passes:
@@ -597,7 +597,7 @@ def doubt_fraction(
     model: Model,
     r: RankSizes,
     machine: Machine,
-    rates: GpuRates,
+    rates: GpuModel,
     terms: Sequence[Term],
     *,
     calibrated: bool,
@@ -689,15 +689,10 @@ def _beside(
     return {kind: seconds * exposed / total for kind, seconds in parts.items()}
 
 
-class _Sum:
-    """Adds up terms of a kind."""
-
-    def __init__(self) -> None:
-        self.seconds: Seconds = {}
-
-    def add(self, parts: Mapping[TermKind, float], times: float = 1) -> None:
-        for kind, seconds in parts.items():
-            self.seconds[kind] = self.seconds.get(kind, 0.0) + times * seconds
+def _add(total: Seconds, parts: Mapping[TermKind, float], times: float = 1) -> None:
+    """Add so many times what stands under each kind."""
+    for kind, seconds in parts.items():
+        total[kind] = total.get(kind, 0.0) + times * seconds
 
 
 def _waited(gpu: float, host: float, spread: float) -> float:
@@ -742,7 +737,7 @@ def _hooks_seconds(r: RankSizes, counted: Counted, costs: Costs) -> float:
     return hooks + costs.gather_seconds * gathered
 
 
-def _bucket_seconds(r: RankSizes, rates: GpuRates, costs: Costs) -> float:
+def _bucket_seconds(r: RankSizes, rates: GpuModel, costs: Costs) -> float:
     """The GPU's copies of the gradients of one backward on their way through buckets.
 
     Stage 0 flattens them, divides them among several ranks and copies them back (engine.py,
@@ -764,7 +759,7 @@ def _bucket_seconds(r: RankSizes, rates: GpuRates, costs: Costs) -> float:
 
 
 def _communication(
-    r: RankSizes, machine: Machine, rates: GpuRates, costs: Costs, stepping: Stepping
+    r: RankSizes, machine: Machine, rates: GpuModel, costs: Costs, stepping: Stepping
 ) -> _MicroStep:
     ring = find_ring(machine, rates, costs)
     others = (r.ranks - 1) / r.ranks
@@ -820,7 +815,7 @@ _EXCHANGES = 5
 _OF_EXCHANGE = 83
 
 
-def _exchange_seconds(r: RankSizes, machine: Machine, rates: GpuRates, costs: Costs) -> float:
+def _exchange_seconds(r: RankSizes, machine: Machine, rates: GpuModel, costs: Costs) -> float:
     """Of one micro-step between ranks that share a sequence: attention waits for it."""
     if not r.exchanged_bytes:
         return 0.0
@@ -832,7 +827,7 @@ def _exchange_seconds(r: RankSizes, machine: Machine, rates: GpuRates, costs: Co
 
 
 def _seconds(
-    model: Model, r: RankSizes, machine: Machine, rates: GpuRates, flop_per_s: float, costs: Costs
+    model: Model, r: RankSizes, machine: Machine, rates: GpuModel, flop_per_s: float, costs: Costs
 ) -> Seconds:
     """What each kind of term adds to an optimizer step."""
     workload = r.workload
@@ -849,13 +844,13 @@ def _seconds(
     recomputed = workload.recomputed_fraction
     again = 1 + recomputed
     checkpoints = costs.checkpoint_seconds * counted.operations * recomputed
-    total = _Sum()
+    total: Seconds = {}
 
     forward, busy = _phase(passes.forward, host + checkpoints, hooks, costs)
-    total.add(forward, micro_steps * (2 if workload.runs_reference else 1))
+    _add(total, forward, micro_steps * (2 if workload.runs_reference else 1))
     for gathered, times in ((sent.gathered_first, 1), (sent.gathered, micro_steps - 1)):
         incoming = {TermKind.GATHERING: gathered, TermKind.PCIE: sent.fetched}
-        total.add(_beside(incoming, busy, 0.0, costs), times)
+        _add(total, _beside(incoming, busy, 0.0, costs), times)
 
     # Below stage 2 gradients accumulate where they are, and the last backward alone reduces them
     # (stage_1_and_2.py, reduce_ready_partitions_and_remove_grads).
@@ -865,35 +860,38 @@ def _seconds(
     copied = _bucket_seconds(r, rates, costs)
     last = passes.backward._replace(elementwise=passes.backward.elementwise + copied)
     backward, busy = _phase(last, host_behind, again * hooks + reducing, costs)
-    total.add(backward, reductions)
+    _add(total, backward, reductions)
     accumulating, _ = _phase(passes.backward, host_behind, again * hooks, costs)
-    total.add(accumulating, micro_steps - reductions)
+    _add(total, accumulating, micro_steps - reductions)
     behind = {TermKind.REDUCTION: sent.reduced, TermKind.PCIE: sent.stored}
     incoming = {TermKind.GATHERING: sent.gathered_again, TermKind.PCIE: sent.fetched}
     if not sent.overlaps:
-        total.add(behind, reductions)
+        _add(total, behind, reductions)
     elif each_time:
-        both = _Sum()
-        both.add(incoming)
-        both.add(behind)
-        alone = sent.alone_fraction * sum(behind.values()) / (sum(both.seconds.values()) or 1)
-        total.add(_beside(both.seconds, busy, alone, costs), micro_steps)
+        both = dict(incoming)
+        _add(both, behind)
+        alone = sent.alone_fraction * sum(behind.values()) / (sum(both.values()) or 1)
+        _add(total, _beside(both, busy, alone, costs), micro_steps)
     else:
-        total.add(_beside(behind, busy, sent.alone_fraction, costs))
-    total.add({TermKind.EXCHANGE: _exchange_seconds(r, machine, rates, costs)}, micro_steps)
-    total.add(stepping.seconds)
-    total.add({TermKind.GATHERING: sent.updated})
-    return total.seconds
+        _add(total, _beside(behind, busy, sent.alone_fraction, costs))
+    _add(total, {TermKind.EXCHANGE: _exchange_seconds(r, machine, rates, costs)}, micro_steps)
+    _add(total, stepping.seconds)
+    _add(total, {TermKind.GATHERING: sent.updated})
+    return total
 
 
-def _is_unknown(model: Model, r: RankSizes) -> bool:
-    """What takes time that nothing here counts: sampling, disks, and images in no known patches."""
-    on_disk = r.strategy.offload is not Offload.NONE and r.buffers.on_nvme
-    w, a = r.workload, model.architecture
-    return w.trainer.row.generates or on_disk or a.has_unknown_patches or w.shares_weights
+def _uncounted(model: Model, workload: Workload) -> str | None:
+    """What takes time that nothing here counts, as a reason; None where all is counted."""
+    if workload.trainer.row.generates:
+        return N_("zerowiz cannot predict the time to generate completions")
+    if model.architecture.has_unknown_patches:
+        return N_("zerowiz has no formulas for this model of images")
+    if workload.shares_weights:
+        return N_("no step of GPUs that share weights was measured")
+    return None
 
 
-def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRates | None) -> str:
+def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuModel | None) -> str:
     """Why no time of a step is known, where none is.
 
     Args:
@@ -907,13 +905,7 @@ def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRa
         return f"zerowiz has no speeds for a {machine.accelerator.upper()}"
     if rates is None or rates.flop_per_s(precision) is None:
         return _why_no_rates(machine, None if rates is None else precision)
-    if workload.trainer.row.generates:
-        return N_("zerowiz cannot predict the time to generate completions")
-    if model.architecture.has_unknown_patches:
-        return N_("zerowiz has no formulas for this model of images")
-    if workload.shares_weights:
-        return N_("no step of GPUs that share weights was measured")
-    return N_("zerowiz cannot predict the time of NVMe offload")
+    return _uncounted(model, workload) or N_("zerowiz cannot predict the time of NVMe offload")
 
 
 def _why_no_rates(machine: Machine, precision: Precision | None) -> str:
@@ -930,7 +922,7 @@ def predict_step_time(
     model: Model,
     rank: RankSizes,
     machine: Machine,
-    rates: GpuRates | None,
+    rates: GpuModel | None,
     calibration: Calibration | None = None,
     *,
     near_limit: bool = False,
@@ -951,10 +943,11 @@ def predict_step_time(
         costs: The constants of the model.
     """
     workload = rank.workload
-    flop_per_s = None
-    if rates is not None and not _is_unknown(model, rank):
-        flop_per_s = rates.flop_per_s(workload.torch_autocast or workload.precision)
-    if rates is None or flop_per_s is None:
+    on_disk = rank.strategy.offload is not Offload.NONE and rank.buffers.on_nvme
+    if rates is None or on_disk or _uncounted(model, workload) is not None:
+        return None
+    flop_per_s = rates.flop_per_s(workload.torch_autocast or workload.precision)
+    if flop_per_s is None:
         return None
     host = machine.host if calibration is None else calibration.describe(machine.host)
     here = on_host(costs, host)
