@@ -70,21 +70,23 @@ def _host(evaluated: StrategyEstimate) -> dict[str, object]:
 
 def encode_step_time(step_time: StepTime | None) -> dict[str, object]:
     """Null where no time is predicted."""
-    names = ("step_seconds", "step_seconds_interval", "step_terms", "tokens_per_s")
     if step_time is None:
+        names = ("step_seconds", "step_seconds_interval", "step_terms", "tokens_per_s")
         return dict.fromkeys(names)
-    interval = {
-        "low_seconds": step_time.low_seconds,
-        "expected_seconds": step_time.expected_seconds,
-        "high_seconds": step_time.high_seconds,
-        "calibrated": step_time.calibrated,
+    return {
+        "step_seconds": step_time.expected_seconds,
+        "step_seconds_interval": {
+            "low_seconds": step_time.low_seconds,
+            "expected_seconds": step_time.expected_seconds,
+            "high_seconds": step_time.high_seconds,
+            "calibrated": step_time.calibrated,
+        },
+        "step_terms": [
+            {"part": term.kind.value, "seconds": term.exposed_seconds, "formula": term.formula}
+            for term in step_time.terms
+        ],
+        "tokens_per_s": step_time.tokens_per_s,
     }
-    terms = [
-        {"part": term.kind.value, "seconds": term.exposed_seconds, "formula": term.formula}
-        for term in step_time.terms
-    ]
-    values = (step_time.expected_seconds, interval, terms, step_time.tokens_per_s)
-    return dict(zip(names, values, strict=True))
 
 
 def _strategy(job: Job, evaluated: StrategyEstimate) -> dict[str, object]:

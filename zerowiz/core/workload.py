@@ -1161,22 +1161,18 @@ class Workload(Struct, frozen=True, kw_only=True):
             >>> Workload(micro_batch=4).settings()["micro_batch"]
             4
         """
-        adapters = self.method is not Method.FULL
-        generates = self.trainer.row.generates
-        shown = {
-            name: getattr(self, name)
-            if (adapters or not row.of_adapters) and (generates or not row.of_generation)
+        adapters, trainer = self.method is not Method.FULL, self.trainer.row
+        resolved = {
+            "lora_target_modules": self.lora_targets,
+            "reference": self.resolved_reference if trainer.compares else self.reference,
+            "generation_batch": self.resolved_generation_batch,
+        }
+        return {
+            name: resolved.get(name, getattr(self, name))
+            if (adapters or not row.of_adapters) and (trainer.generates or not row.of_generation)
             else None
             for name, row in SETTINGS.items()
         }
-        resolved: dict[str, object] = {}
-        if adapters:
-            resolved["lora_target_modules"] = self.lora_targets
-        if self.trainer.row.compares:
-            resolved["reference"] = self.resolved_reference
-        if generates:
-            resolved["generation_batch"] = self.resolved_generation_batch
-        return shown | resolved
 
 
 SETTINGS: Mapping[str, SettingRow] = read_rows(Workload)

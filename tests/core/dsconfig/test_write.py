@@ -41,7 +41,6 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     OPTIMIZERS,
     PRECISIONS,
-    Attention,
     Integration,
     Optimizer,
     Precision,
@@ -302,7 +301,6 @@ def traced(family: str, *version: int) -> Job:
         micro_batch=1,
         sequence_tokens=16,
         precision=Precision.BF16,
-        attention=Attention.SDPA,
         gradient_checkpointing=True,
         activations=nothing,
     )

@@ -610,7 +610,6 @@ RUN = TracedRun(
     micro_batch=2,
     sequence_tokens=512,
     precision=Precision.BF16,
-    attention=Attention.SDPA,
     gradient_checkpointing=False,
     activations=ACTIVATIONS,
 )

@@ -245,7 +245,7 @@ def _parameters_on_host(model: Model, r: RankSizes) -> Moment:
     shards_bytes = sum(
         tensor.copies * _pinned(-(-w * tensor.numel // r.ranks)) for tensor in model.tensors
     )
-    head_bytes = _pinned(r.untied_head_bytes // r.ranks) if r.zero_init else 0
+    head_bytes = _pinned(r.untied_head_bytes // r.ranks) if r.workload.resolved_zero_init else 0
     return (
         Allocation(
             AllocationKind.PARAMETERS_PINNED,
@@ -423,7 +423,7 @@ def _process(ranks: int, size_bytes: int) -> Moment:
 
 def _built(model: Model, r: RankSizes, ranks: int, use: HostUse) -> Moment:
     """A model with new weights; 4-bit weights are made on the GPU."""
-    sharded = r.strategy.shards_weights and r.zero_init
+    sharded = r.strategy.shards_weights and r.workload.resolved_zero_init
     if not use.builds_on_host or sharded or r.workload.method is Method.QLORA:
         return ()
     whole_bytes = r.weight_bytes * model.params + r.untied_head_bytes

@@ -8,7 +8,7 @@ from zerowiz.core.memory.activations import Activations, activations
 from zerowiz.core.model.families import FAMILIES, Family, Norm
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
 from zerowiz.core.structs import Count, replace
-from zerowiz.core.workload import Attention, Precision, Trainer, Workload
+from zerowiz.core.workload import Precision, Trainer, Workload
 
 
 class TracedTensor(Struct, frozen=True, kw_only=True):
@@ -18,7 +18,6 @@ class TracedTensor(Struct, frozen=True, kw_only=True):
     """As the model names it, with `*` for each number."""
     shape: tuple[Count, ...]
     copies: Count = 1
-    trainable: bool = True
     linear: bool = False
     """Whether it is the weight of a linear layer, other than the head."""
     in_block: bool = True
@@ -30,7 +29,6 @@ class TracedRun(Struct, frozen=True, kw_only=True):
     micro_batch: Count
     sequence_tokens: Count
     precision: Precision
-    attention: Attention
     gradient_checkpointing: bool
     sharded: bool = False
     """Whether ZeRO-3 held the weights, which changes what adapters keep."""

@@ -82,8 +82,8 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     trained_bytes: int
     """Of one trainable parameter: adapters stay in fp32 under `zero.Init`."""
     trainable: int
-    dealt: int
-    """Trainable parameters that ZeRO deals out to so many ranks: also experts of other ranks."""
+    share: int
+    """P: the parameters whose optimizer states this rank keeps, also of experts of other ranks."""
     built: int
     """Parameters of the model as the script builds it, before its layers are cut or dealt out."""
     frozen_bytes: int
@@ -128,8 +128,6 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     """What the rank trains; a formula that depends on a setting asks it."""
     offloaded: bool
     """Whether the optimizer lives on the host."""
-    zero_init: bool
-    """Whether stage 3 builds the model in shards."""
     exchanged_bytes: int = 0
     """That a pass over all layers sends to the ranks that share its sequences, and as many back."""
     prefetching: bool = True
@@ -157,11 +155,6 @@ class RankSizes(Struct, frozen=True, kw_only=True):
         """
         has_one = not self.tied and self.workload.trainer.row.head is not Head.VALUE
         return self.embedding if has_one else 0
-
-    @property
-    def share(self) -> int:
-        """P: the parameters whose optimizer states this rank keeps."""
-        return -(-self.dealt // self.ranks)
 
     @property
     def sub_group(self) -> int:
@@ -428,7 +421,8 @@ def rank_sizes(
         weight_bytes=weight_bytes,
         trained_bytes=value_bytes(workload, sharded=sharded),
         trainable=trainable,
-        dealt=trainable_params(dealt, workload),
+        # ZeRO deals out to so many ranks what all of them train.
+        share=-(-trainable_params(dealt, workload) // ranks),
         built=trainable_params(whole, workload),
         frozen_bytes=_frozen_bytes(model, workload),
         largest=largest,
@@ -454,7 +448,6 @@ def rank_sizes(
         half_weight_bytes=_half_weight_bytes(model, workload, sharded=sharded),
         stepping_bytes=0 if offloaded else stepping.stepping_bytes + foreach_bytes,
         workload=workload,
-        zero_init=workload.resolved_zero_init,
         exchanged_bytes=_exchanged_bytes(architecture, workload),
     )
 

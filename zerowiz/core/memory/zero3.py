@@ -139,7 +139,7 @@ def _gathered(r: RankSizes, gathered: Gathered) -> Moment:
 
 
 def _building(r: RankSizes) -> tuple[Moment, ...]:
-    if not r.zero_init:
+    if not r.workload.resolved_zero_init:
         return built(r)
     trained, frozen = _sharded(r)
     head_bytes = r.untied_head_bytes // r.ranks
@@ -166,7 +166,7 @@ def _init(r: RankSizes) -> tuple[Moment, ...]:
     gathering = (tensor, shard) if r.strategy.offload is Offload.ALL else (tensor,)
     return (
         # partition_parameters.py, _convert_to_zero_parameters: sharded tensor by tensor.
-        *(() if r.zero_init else ((*weights(r), shard),)),
+        *(() if r.workload.resolved_zero_init else ((*weights(r), shard),)),
         # stage3.py, initialize_optimizer_states: a gradient of the largest sub-group (g1-076).
         (*_sharded(r), *secondary, *masters, zeroed),
         # stage3.py, create_reduce_and_remove_grad_hooks: each tensor is gathered once.

@@ -67,16 +67,7 @@ _LLAMA = _Style("llama", 120, 0, 8 / 3, 32000, 2, 1 / 2, 1)
 _GEMMA = _Style("gemma3_text", 45, 0.2, 4, 262144, 1, 2 / 3, 2)
 
 
-class _Shape(NamedTuple):
-    """A model of a style with the parameters that were asked for."""
-
-    hidden_size: int
-    layers: int
-    intermediate_size: int
-    vocab_size: int
-
-
-def _shapes_of(params: int, style: _Style) -> Iterator[_Shape]:
+def _shapes_of(params: int, style: _Style) -> Iterator[dict[str, int]]:
     """Ever nearer shapes: a width and a depth, and the MLP that brings the sum to `params`."""
     nearest = math.inf
     wide_layer = style.width_per_layer * (params / 1e9) ** style.widening
@@ -100,23 +91,27 @@ def _shapes_of(params: int, style: _Style) -> Iterator[_Shape]:
             distance += abs(math.log(wide / width / style.mlp_per_width))
             if distance < nearest:
                 nearest = distance
-                yield _Shape(width, layers, wide, vocab_size)
+                yield {
+                    "hidden_size": width,
+                    "num_hidden_layers": layers,
+                    "intermediate_size": wide,
+                    "vocab_size": vocab_size,
+                }
 
 
 def _model_of(name: str, params: int, style: _Style) -> Model:
+    """A model of a style with the parameters that were asked for."""
     *_, shape = _shapes_of(params, style)
-    heads = shape.hidden_size // math.gcd(shape.hidden_size, _HEAD_DIM)
+    width = shape["hidden_size"]
+    heads = width // math.gcd(width, _HEAD_DIM)
     architecture = read_architecture(
         name,
         {
             "model_type": style.family,
-            "hidden_size": shape.hidden_size,
-            "num_hidden_layers": shape.layers,
+            **shape,
             "num_attention_heads": heads,
             "num_key_value_heads": max(1, heads // style.heads_per_kv),
-            "head_dim": shape.hidden_size // heads,
-            "intermediate_size": shape.intermediate_size,
-            "vocab_size": shape.vocab_size,
+            "head_dim": width // heads,
         },
     )
     return Model(

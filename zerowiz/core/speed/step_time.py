@@ -412,17 +412,13 @@ class Pass(NamedTuple):
         return self.products + self.attention + self.elementwise
 
 
-class _Gpu(Struct, frozen=True, kw_only=True):
-    """What one GPU really does in a second."""
-
-    product_flop_per_s: float
-    bytes_per_s: float
-
-
-def _products_seconds(gpu: _Gpu, counted: Products, tokens: int, size_bytes: int) -> float:
+def _products_seconds(
+    counted: Products, tokens: int, size_bytes: int, flop_per_s: float, bytes_per_s: float
+) -> float:
+    """With what the GPU really does in a second."""
     flops = 2 * tokens * counted.used
     moved = size_bytes * (counted.weights + tokens * counted.values)
-    return flops / gpu.product_flop_per_s + moved / gpu.bytes_per_s
+    return flops / flop_per_s + moved / bytes_per_s
 
 
 # The exponential, and about as much again for the scale, the maximum and the sum: of heads of 64,
@@ -519,13 +515,10 @@ def compute_passes(
     workload, a = rank.workload.of_one_rank, model.architecture
     tokens = workload.rows * length_tokens(a, workload)
     w = rank.weight_bytes if workload.torch_autocast is None else HALF_BYTES
-    gpu = _Gpu(
-        product_flop_per_s=flop_per_s * costs.product_fraction,
-        bytes_per_s=memory_rate_on(costs, rates),
-    )
+    memory_rate = memory_rate_on(costs, rates)
     again = workload.recomputed_fraction
     blocks, ends, adapters = (
-        _products_seconds(gpu, products, tokens, w)
+        _products_seconds(products, tokens, w, flop_per_s * costs.product_fraction, memory_rate)
         for products in (counted.blocks, counted.ends, counted.adapters)
     )
     # A frozen weight has no gradient; its input has one, and adapters train.
@@ -534,7 +527,7 @@ def compute_passes(
     saved = rank.activations
     if workload.method is Method.QLORA:
         # Each pass makes values of 16 bits of the weights in 4 bits (bitsandbytes, MatMul4Bit).
-        blocks += counted.blocks.weights * (HALF_BYTES + 0.5) / gpu.bytes_per_s
+        blocks += counted.blocks.weights * (HALF_BYTES + 0.5) / memory_rate
     kept_bytes = _recomputed_bytes(model, rank) if again else saved.saved_bytes
     rate = rates.memory_bytes_per_s * costs.elementwise_fraction
     family = FAMILIES.get(a.family)

@@ -762,7 +762,6 @@ def _trace(
         micro_batch=workload.micro_batch,
         sequence_tokens=workload.sequence_tokens,
         precision=workload.precision,
-        attention=workload.attention,
         gradient_checkpointing=workload.gradient_checkpointing,
         sharded=sharded,
         activations=step.activations(),
@@ -805,7 +804,6 @@ def _list_tensors(model: Any) -> tuple[TracedTensor, ...]:
         TracedTensor(
             name=re.sub(r"(?<=\.)\d+(?=\.)", "*", name),
             shape=tuple(parameter.shape),
-            trainable=parameter.requires_grad,
             linear=id(parameter) in linears,
             in_block=id(parameter) in inside or not blocks,
         )
