@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from zerowiz.core.machine.types import (
     NVLINK_BYTES_PER_S,
     PCIE_PATHS,
+    SWITCH,
     Accelerator,
     Gpu,
     Interconnect,
@@ -16,16 +17,15 @@ from zerowiz.core.machine.types import (
     Network,
     NetworkKind,
     Nic,
-    NvLink,
     PairAnswers,
     PairLink,
     PciePath,
     PcieSlot,
     Ports,
-    RemoteType,
     join_pairs,
     lanes_bytes_per_s,
     link_pair,
+    other_end,
     slot_bytes_per_s,
     spell_network,
     with_interconnect,
@@ -202,7 +202,6 @@ def test_saying_it_twice_says_no_more(machine: Machine, one: str, other: str) ->
     assert stated == with_interconnect(stated, f"{one},{other}")
 
 
-SWITCH = NvLink(remote_type=RemoteType.SWITCH)
 GEN4_X16 = PcieSlot(max_generation=4, max_lanes=16)
 GEN4_X16_BYTES_PER_S = 31_504_000_000
 GEN4_X4 = replace(GEN4_X16, current_lanes=4)
@@ -234,14 +233,13 @@ def on_switch(
 ) -> Ports:
     return Ports(
         gpu=gpu(index, capability, fabric_ready=ready),
-        nvlinks=(SWITCH,) * links,
+        nvlinks=(None,) * links,
         raw_bytes_per_s=raw_bytes_per_s,
     )
 
 
 def bridged(index: int, *peers: int) -> Ports:
-    links = tuple(NvLink(remote_type=RemoteType.GPU, remote_bus_id=bus_id(peer)) for peer in peers)
-    return Ports(gpu=gpu(index, (8, 6)), nvlinks=links)
+    return Ports(gpu=gpu(index, (8, 6)), nvlinks=tuple(map(bus_id, peers)))
 
 
 def blind(index: int) -> Ports:
@@ -270,15 +268,7 @@ ports = st.builds(
             upstream_bytes_per_s=st.none() | st.just(985_000_000),
         ),
     ),
-    nvlinks=st.none()
-    | st.lists(
-        st.builds(
-            NvLink,
-            remote_type=st.none() | st.sampled_from(RemoteType),
-            remote_bus_id=st.none() | st.integers(0, 3).map(bus_id),
-        ),
-        max_size=4,
-    ).map(tuple),
+    nvlinks=st.none() | st.lists(st.none() | st.integers(0, 3).map(bus_id), max_size=4).map(tuple),
     raw_bytes_per_s=st.none() | st.just(RAW_BYTES_PER_S),
 )
 answers = st.builds(
@@ -345,7 +335,9 @@ def rated(index: int, **facts: object) -> Ports:
 
 ALL, PARTIAL, OVER_PCIE = LinkClass.NVLINK_ALL, LinkClass.NVLINK_PARTIAL, LinkClass.PCIE
 # POWER9 and Grace have NVLinks to the CPU.
-TO_CPU = NvLink(remote_type=RemoteType.NPU, remote_bus_id="00000004:00:00.0")
+# nvml.h, nvmlIntNvLinkDeviceType_t.
+GPU = 0
+TO_CPU = "00000004:00:00.0"
 
 
 @pytest.mark.parametrize(
@@ -432,8 +424,15 @@ def test_a_pair_keeps_what_nvml_says_of_it() -> None:
 
 def test_the_other_end_that_cannot_be_read_is_a_switch() -> None:
     ends = ["FFFFFFFF:FF:FF.0", "ffffffff:ff:ff.0", "", None]
-    assert all(NvLink(remote_bus_id=end).to_switch for end in ends)
-    assert not NvLink(remote_type=RemoteType.GPU, remote_bus_id=bus_id(1)).to_switch
+    assert {None} == {other_end(GPU, end, set()) for end in ends}
+    assert bus_id(1) == other_end(GPU, bus_id(1), set())
+
+
+def test_a_driver_that_knows_no_kind_of_device_has_switches_where_no_gpu_is() -> None:
+    gpus = {bus_id(0), bus_id(1)}
+    assert bus_id(1) == other_end(None, bus_id(1), gpus)
+    assert other_end(None, bus_id(2), gpus) is None
+    assert other_end(SWITCH, bus_id(1), gpus) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from itertools import combinations, islice
 from typing import Annotated, TypeVar
 
@@ -829,30 +829,24 @@ PCIE_LANE_BYTES_PER_S: Mapping[int, int] = {
 }
 
 
-class RemoteType(IntEnum):
-    """The device at the other end of an NVLink (NVML's `nvmlIntNvLinkDeviceType_t`)."""
-
-    GPU = 0
-    NPU = 1
-    SWITCH = 2
-    UNKNOWN = 255
+# nvml.h, nvmlIntNvLinkDeviceType_t.
+SWITCH = 2
 
 
-class NvLink(Struct, frozen=True, kw_only=True):
-    """The other end of one active NVLink."""
+def other_end(kind: int | None, bus_id: str | None, gpus: AbstractSet[str | None]) -> str | None:
+    """The PCI address of the GPU, or of another device, that an NVLink leads to; None: a switch.
 
-    remote_type: int | None = None
-    remote_bus_id: str | None = None
+    In a virtual machine or a rack, switches have no readable address. So an other end without one
+    counts as a switch, as in NCCL (`ncclTopoGetXmlFromGpu`).
 
-    @property
-    def to_switch(self) -> bool:
-        """Whether it ends in an NVSwitch.
-
-        In a virtual machine or a rack, switches have no readable PCI address. So an other end
-        without one counts as a switch, as in NCCL (`ncclTopoGetXmlFromGpu`).
-        """
-        unreadable = not self.remote_bus_id or self.remote_bus_id.upper().startswith("FFFFFFFF")
-        return self.remote_type == RemoteType.SWITCH or unreadable
+    Args:
+        kind: NVML's number for the device; drivers before R470 have only the address.
+        bus_id: The address.
+        gpus: The addresses of the machine's GPUs.
+    """
+    is_switch = kind == SWITCH or (kind is None and bus_id not in gpus)
+    unreadable = not bus_id or bus_id.upper().startswith("FFFFFFFF")
+    return None if is_switch or unreadable else bus_id
 
 
 # nvml.h, nvmlGpuTopologyLevel_t, and the words of `nvidia-smi topo -m`.
@@ -874,20 +868,19 @@ class Ports(Struct, frozen=True, kw_only=True):
     """The links of one GPU, as NVML reports them."""
 
     gpu: Gpu
-    nvlinks: tuple[NvLink, ...] | None = None
-    """The active ones; `None` where NVML does not know."""
+    nvlinks: tuple[str | None, ...] | None = None
+    """Where each active one leads to, by `other_end`; `None` where NVML does not know."""
     raw_bytes_per_s: int | None = None
     """Of one NVLink, as NVML reports it, with the encoding."""
 
     @property
     def switch_links(self) -> int:
         """The count of active links to switches that are ready."""
-        return sum(link.to_switch for link in self.nvlinks or ()) if self.gpu.fabric_ready else 0
+        return (self.nvlinks or ()).count(None) if self.gpu.fabric_ready else 0
 
     def links_to(self, bus_id: str | None) -> int:
         """The count of active links directly to the GPU at this PCI address."""
-        direct = [link.remote_bus_id for link in self.nvlinks or () if not link.to_switch]
-        return 0 if bus_id is None else direct.count(bus_id)
+        return 0 if bus_id is None else (self.nvlinks or ()).count(bus_id)
 
     @property
     def nvlink_bytes_per_s(self) -> int | None:

@@ -12,13 +12,12 @@ from zerowiz.core.machine.types import (
     PCIE_PATHS,
     Gpu,
     LeftOutGpu,
-    NvLink,
     PairAnswers,
     PairLink,
     PcieSlot,
     Ports,
-    RemoteType,
     link_pair,
+    other_end,
 )
 from zerowiz.core.structs import replace
 from zerowiz.probe.files import Files, World, read_gpu_table
@@ -221,17 +220,17 @@ _BYTES_PER_MB = 1_000_000
 
 def _read_device_ports(session: Session, device: Device, peers: frozenset[str | None]) -> Ports:
     """The NVLinks of one GPU; in MIG mode it has none that a job can use."""
-    nvlinks: tuple[NvLink, ...] | None = ()
+    nvlinks: tuple[str | None, ...] | None = ()
     if not device.gpu.mig_mode:
         active = _list_active(session, device.handle)
         ends = [
-            NvLink(
-                remote_type=session.maybe(nvml_calls.remote_type, device.handle, link),
-                remote_bus_id=session.maybe(nvml_calls.remote_bus_id, device.handle, link),
+            (
+                session.maybe(nvml_calls.remote_type, device.handle, link),
+                session.maybe(nvml_calls.remote_bus_id, device.handle, link),
             )
             for link in active or ()
         ]
-        nvlinks = None if active is None else tuple(_typed(end, peers) for end in ends)
+        nvlinks = None if active is None else tuple(other_end(*end, peers) for end in ends)
     return Ports(
         gpu=device.gpu,
         nvlinks=nvlinks,
@@ -242,13 +241,6 @@ def _read_device_ports(session: Session, device: Device, peers: frozenset[str | 
 def _read_raw_rate(session: Session, handle: Handle) -> int | None:
     megabytes_per_s = session.maybe(nvml_calls.read_field, handle, nvml_calls.FIELD_LINK_SPEED, 0)
     return megabytes_per_s * _BYTES_PER_MB if megabytes_per_s else None
-
-
-def _typed(link: NvLink, peers: frozenset[str | None]) -> NvLink:
-    """The link with the type of its other end; drivers before R470 have only the PCI address."""
-    if link.remote_type is not None or link.remote_bus_id in peers:
-        return link
-    return replace(link, remote_type=RemoteType.SWITCH)
 
 
 def _list_active(session: Session, handle: Handle) -> list[int] | None:
