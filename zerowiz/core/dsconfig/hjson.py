@@ -115,13 +115,14 @@ _TOKEN = re.compile(r"(?:[^\r\n,}\]#/]++|/(?![/*]))*")
 _REST_OF_LINE = re.compile(r"[^\r\n]*+")
 # Any digits of Unicode, in hjson as here.
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*+)((?:\.\d++)?(?:[eE][-+]?\d++)?)")
-# scanstring.
+# scanstring; what is escaped means the same to json, but for quotes.
+_ESCAPED = r"""\\(?:u[0-9a-fA-F]{4}|["'\\/bfnrt])"""
 _STRING = {
-    '"': re.compile(r'"((?:[^"\\\x00-\x1f]++|\\[^\r\n])*+)'),
-    "'": re.compile(r"'((?:[^'\\\x00-\x1f]++|\\[^\r\n])*+)"),
+    '"': re.compile(rf'"(?:[^"\\\x00-\x1f]++|{_ESCAPED})*+'),
+    "'": re.compile(rf"'(?:[^'\\\x00-\x1f]++|{_ESCAPED})*+"),
 }
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
-_ESCAPES = dict(zip("\"'\\/bfnrt", "\"'\\/\b\f\n\r\t", strict=True))
+_QUOTE = re.compile(r'\\.|"')
+_QUOTES_OF_JSON = {"\\'": "'", '"': '\\"'}
 _WORDS: dict[str, float | bool | None] = {"null": None, "true": True, "false": False}
 _WORDS_OF = {
     Dialect.HJSON: _WORDS,
@@ -328,26 +329,19 @@ class _Reader:
     def string(self) -> str:
         """The string between two quotes of a kind that begins here."""
         start, quote = self.at, self.text[self.at]
-        body = _STRING[quote].match(self.text, start)
-        end = body.end() if body else start
-        char = self.text[end : end + 1]
-        if body is None or char in ("", "\r", "\n", "\\"):
+        body = _matched(_STRING[quote], self.text, start)
+        end = start + len(body)
+        char, following = self.text[end : end + 1], self.text[end + 1 : end + 2]
+        if (following if char == "\\" else char) in ("", "\r", "\n"):
             raise self.fault("this string is not closed on its line", start)
+        if char == "\\":
+            raise self.fault(f"`\\{_shown(following)}` is not an escape", end)
         if char != quote:
             raise self.fault(f"`{_shown(char)}` in a string must be escaped", end)
         self.at = end + 1
-
-        def read(escape: re.Match[str]) -> str:
-            letter = escape[1]
-            if len(letter) > 1:
-                return chr(int(letter[1:], 16))
-            if letter in _ESCAPES:
-                return _ESCAPES[letter]
-            raise self.fault(f"`\\{_shown(letter)}` is not an escape", start + 1 + escape.start())
-
-        text = _ESCAPE.sub(read, body[1])
-        # The halves of a pair are one character.
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        inside = _QUOTE.sub(lambda part: _QUOTES_OF_JSON.get(part[0], part[0]), body[1:])
+        text: str = json.loads(f'"{inside}"')
+        return text
 
     def unquoted(self) -> str | float | bool | None:
         """A number, a literal, or else text without quotes, which takes its whole line."""

@@ -37,7 +37,6 @@ class BuiltClass(Struct, frozen=True, kw_only=True):
     path: str
     """Its section, its name, and where it steps: `optimizer adamw cpu`, `scheduler OneCycle`."""
     name: str
-    where: Where = Where.GPU
     is_deepspeeds: bool = False
     """A name of DeepSpeed's own; an optimizer's may be written in any case."""
     class_name: str | None = None

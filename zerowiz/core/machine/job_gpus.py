@@ -71,8 +71,7 @@ def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
         return None
     if not chosen and visible_gpus(entries[0], gpus):
         return "CUDA uses no GPU if one is listed twice"
-    bad = "".join(c if c.isprintable() else "?" for c in entries[len(chosen)])
-    return f"CUDA stops at `{bad}`, which is not a GPU here"
+    return f"CUDA stops at `{_shown(entries[len(chosen)])}`, which is not a GPU here"
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:

@@ -629,14 +629,9 @@ def with_host_memory(machine: Machine, size_bytes: int) -> Machine:
 def pick_gpus(machine: Machine, chosen: Sequence[Gpu]) -> Machine:
     """The machine with these of its GPUs, in this order, and the link between them."""
     indices = {gpu.index for gpu in chosen}
-    links = tuple(link for link in machine.links if indices.issuperset(link.pair))
-    if len(chosen) == 1:
-        return replace(
-            machine,
-            gpus=tuple(chosen),
-            links=(),
-            interconnect=Interconnect(link_class=LinkClass.NONE),
-        )
+    links = tuple(
+        link for link in machine.links if len(chosen) > 1 and indices.issuperset(link.pair)
+    )
     joined = _join_chosen(machine, chosen, links)
     return replace(machine, gpus=tuple(chosen), links=links, interconnect=joined)
 
@@ -645,24 +640,24 @@ def _join_chosen(
     machine: Machine, chosen: Sequence[Gpu], links: Sequence[PairLink]
 ) -> Interconnect:
     """The link between some GPUs of a machine."""
+    if len(chosen) == 1:
+        return Interconnect(link_class=LinkClass.NONE)
+    unknown = Interconnect(link_class=LinkClass.UNKNOWN)
     if any(gpu.mig_slice is not None for gpu in chosen):
-        return Interconnect(link_class=LinkClass.UNKNOWN)
-    if not machine.links:
-        # Where only the class is known, the link between fewer GPUs is at least as good, unless
-        # rings went through those that are left out.
-        if machine.interconnect.link_class is LinkClass.NVLINK_RING and len(chosen) != len(
-            machine.gpus
-        ):
-            return Interconnect(link_class=LinkClass.UNKNOWN)
-        pair = machine.interconnect.weakest_pair
-        kept = pair is not None and {gpu.index for gpu in chosen}.issuperset(pair)
-        return replace(machine.interconnect, weakest_pair=pair if kept else None)
-    pairs = len(chosen) * (len(chosen) - 1) // 2
-    whole = len({link.pair for link in links}) == pairs
-    # A pair that is not known could be the slowest.
-    if not whole:
-        return Interconnect(link_class=LinkClass.UNKNOWN)
-    return join_pairs(links, {gpu.index: gpu.nvlinks for gpu in chosen})
+        return unknown
+    if machine.links:
+        # A pair that is not known could be the slowest.
+        pairs = len(chosen) * (len(chosen) - 1) // 2
+        whole = len({link.pair for link in links}) == pairs
+        return join_pairs(links, {gpu.index: gpu.nvlinks for gpu in chosen}) if whole else unknown
+    # Where only the class is known, the link between fewer GPUs is at least as good, unless rings
+    # went through those that are left out.
+    known, is_part = machine.interconnect, len(chosen) != len(machine.gpus)
+    if known.link_class is LinkClass.NVLINK_RING and is_part:
+        return unknown
+    pair = known.weakest_pair
+    kept = pair is not None and {gpu.index for gpu in chosen}.issuperset(pair)
+    return replace(known, weakest_pair=pair if kept else None)
 
 
 def with_gpus(machine: Machine, count: int) -> Machine:
@@ -725,7 +720,10 @@ def with_interconnect(machine: Machine, text: str) -> Machine:
     Raises:
         UsageError: A word is no link, or two links are stated inside a node, or between nodes.
     """
-    for link in _parse(text):
+    links = [_parse_entry(entry.strip(), text) for entry in text.split(",")]
+    if len({link.word in _INSIDE for link in links}) != len(links):
+        raise UsageError(f"`{FLAG} {text}` gives two links for the same place", *_HINTS)
+    for link in links:
         join = _join_inside if link.word in _INSIDE else _join_between
         machine = join(machine, link)
     return machine
@@ -737,13 +735,6 @@ def spell_network(network: Network) -> str:
     if network.bytes_per_s is None:
         return word
     return f"{word}:{network.bytes_per_s / _BYTES['Gb']:g}Gb/s"
-
-
-def _parse(text: str) -> tuple[_StatedLink, ...]:
-    links = tuple(_parse_entry(entry.strip(), text) for entry in text.split(","))
-    if len({link.word in _INSIDE for link in links}) != len(links):
-        raise UsageError(f"`{FLAG} {text}` gives two links for the same place", *_HINTS)
-    return links
 
 
 def _parse_entry(entry: str, text: str) -> _StatedLink:

@@ -309,16 +309,19 @@ def attention_bytes(architecture: Architecture, workload: Workload) -> int:
     return fused + copied + _mask_bytes(a, workload)
 
 
-def cross_attention_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, kept by cross attention; its empty bias is one for all layers."""
+def _cross_attention_bytes(architecture: Architecture, workload: Workload) -> int:
+    """Per token, kept by a decoder's look at the encoder, its norm and its dropout."""
     a, w = architecture, workload.precision.size_bytes
+    norm = _norm_bytes(a, a.hidden_size, w) + w * a.hidden_size
+    dropped = a.hidden_size if a.residual_dropout_rate else 0
     if workload.attention.row.keeps_scores:
         attended = _eager_attention_bytes(a, workload)
     else:
         attended = _fused_attention_bytes(a, w, masked=False)
+    # Its empty bias is one for all layers.
     biases = 1 if workload.attention.row.takes_masks else 0
     bias = -(-biases * length_tokens(a, workload) // workload.micro_batch)
-    return attended + bias
+    return norm + attended + bias + dropped
 
 
 def _mask_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -538,14 +541,6 @@ def _experts_bytes(architecture: Architecture, size_bytes: int) -> int:
     return (
         a.experts_per_token * visit + routing + (shared if a.shared_expert_intermediate_size else 0)
     )
-
-
-def _cross_attention_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, kept by a decoder's look at the encoder, its norm and its dropout."""
-    a, w = architecture, workload.precision.size_bytes
-    norm = _norm_bytes(a, a.hidden_size, w) + w * a.hidden_size
-    dropped = a.hidden_size if a.residual_dropout_rate else 0
-    return norm + cross_attention_bytes(a, workload) + dropped
 
 
 def _plain_block_bytes(architecture: Architecture, workload: Workload) -> int:

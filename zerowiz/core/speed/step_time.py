@@ -756,15 +756,14 @@ def _communication(
 ) -> _MicroStep:
     ring = find_ring(machine, rates, costs)
     others = (r.ranks - 1) / r.ranks
-    gradient_bytes = others * r.weight_bytes * r.trainable
+    stepped_bytes = others * r.weight_bytes * r.trainable
     reduced_bytes = others * r.reduced_bytes * r.trainable
     bucket = max(1, r.buffers.reduce_bucket_size)
     buckets = -(-r.trainable // bucket) if others else 0
     # The last gradient is that of the embedding, and buckets are half full as backward ends.
     alone = min(1.0, (bucket / 2 + r.embedding) / r.trainable)
-    moves_weights = r.strategy.offload is Offload.ALL
     if not r.strategy.shards_weights:
-        updated = ring.seconds(gradient_bytes, min(1, buckets)) if r.strategy.cuts_shares else 0.0
+        updated = ring.seconds(stepped_bytes, min(1, buckets)) if r.strategy.cuts_shares else 0.0
         return _MicroStep(
             gathered_first=0.0,
             gathered=0.0,
@@ -783,13 +782,12 @@ def _communication(
     near = find_ring(machine, rates, costs, inside=True) if has_copies else ring
     modules = len(r.layout.sizes) if others else 0
     gathered = near.seconds(others * weights_bytes, modules)
-    stale_bytes = others * r.weight_bytes * r.trainable
     return _MicroStep(
-        gathered_first=gathered + ring.seconds(stale_bytes, 0) - near.seconds(stale_bytes, 0),
+        gathered_first=gathered + ring.seconds(stepped_bytes, 0) - near.seconds(stepped_bytes, 0),
         gathered=gathered,
         gathered_again=near.seconds(others * again_bytes, modules * again_bytes / weights_bytes),
         reduced=ring.queued(reduced_bytes, buckets),
-        fetched=stepping.fetched if moves_weights else 0.0,
+        fetched=stepping.fetched if r.strategy.offload is Offload.ALL else 0.0,
         stored=stepping.stored,
         updated=0.0,
         overlaps=True,
