@@ -17,7 +17,6 @@ from zerowiz.core.machine.types import (
     Network,
     NetworkKind,
     Nic,
-    PairAnswers,
     PairLink,
     PciePath,
     PcieSlot,
@@ -248,7 +247,7 @@ def blind(index: int) -> Ports:
 
 
 def join(*ports: Ports) -> Interconnect:
-    return join_pairs(link_pair(*pair, PairAnswers()) for pair in combinations(ports, 2))
+    return join_pairs(link_pair(*pair) for pair in combinations(ports, 2))
 
 
 ports = st.builds(
@@ -271,12 +270,7 @@ ports = st.builds(
     nvlinks=st.none() | st.lists(st.none() | st.integers(0, 3).map(bus_id), max_size=4).map(tuple),
     raw_bytes_per_s=st.none() | st.just(RAW_BYTES_PER_S),
 )
-answers = st.builds(
-    PairAnswers,
-    nvlink_p2p=st.none() | st.booleans(),
-    path=st.none() | st.sampled_from(PciePath),
-    p2p=st.none() | st.sampled_from(["OK", "CNS"]),
-)
+answers = st.none() | st.booleans()
 machines_topology = st.lists(ports, min_size=1, max_size=5, unique_by=lambda port: port.gpu.index)
 
 
@@ -289,10 +283,10 @@ def test_the_order_of_gpus_never_changes_the_link(orders: tuple[list[Ports], lis
 
 @given(ports, ports, answers)
 def test_the_order_of_a_pair_never_changes_its_link(
-    one: Ports, other: Ports, told: PairAnswers
+    one: Ports, other: Ports, told: bool | None
 ) -> None:
     other = replace(other, gpu=replace(other.gpu, index=one.gpu.index + 1))
-    assert link_pair(one, other, told) == link_pair(other, one, told)
+    assert link_pair(one, other, nvlink_p2p=told) == link_pair(other, one, nvlink_p2p=told)
 
 
 @given(machines_topology, ports)
@@ -314,14 +308,12 @@ def test_forgetting_a_gpus_links_never_makes_the_link_fast(
 
 @given(ports, ports, answers)
 def test_an_answer_that_nvml_does_not_have_counts_against_nobody(
-    one: Ports, other: Ports, told: PairAnswers
+    one: Ports, other: Ports, told: bool | None
 ) -> None:
     other = replace(other, gpu=replace(other.gpu, index=one.gpu.index + 1))
-    silent = link_pair(one, other, PairAnswers())
-    assert (silent.nvlinks or 0) >= (link_pair(one, other, told).nvlinks or 0)
-    assert silent == replace(
-        link_pair(one, other, replace(told, nvlink_p2p=True)), path=None, p2p=None
-    )
+    silent = link_pair(one, other)
+    assert (silent.nvlinks or 0) >= (link_pair(one, other, nvlink_p2p=told).nvlinks or 0)
+    assert silent == link_pair(one, other, nvlink_p2p=True)
 
 
 def untrained(ports: Ports) -> Ports:
@@ -414,12 +406,10 @@ def test_gpus_meet_over_the_best_that_all_have(
     assert expected == (link.link_class, link.bytes_per_s, link.weakest_pair)
 
 
-def test_a_pair_keeps_what_nvml_says_of_it() -> None:
+def test_a_switch_that_gives_no_access_joins_no_pair() -> None:
     apart = PairLink(pair=(0, 1), nvlinks=0, bytes_per_s=GEN4_X16_BYTES_PER_S)
-    assert apart == link_pair(on_switch(1), on_switch(0), PairAnswers(nvlink_p2p=False))
-    told = PairAnswers(nvlink_p2p=True, path=PciePath.NODE, p2p="OK")
-    link = link_pair(on_switch(0), on_switch(1), told)
-    assert ("NV18", PciePath.NODE, "OK") == (link.word, link.path, link.p2p)
+    assert apart == link_pair(on_switch(1), on_switch(0), nvlink_p2p=False)
+    assert "NV18" == link_pair(on_switch(0), on_switch(1), nvlink_p2p=True).word
 
 
 def test_the_other_end_that_cannot_be_read_is_a_switch() -> None:

@@ -158,8 +158,6 @@ _FILE_KEYS: dict[str, str] = {
         for part in ("offload_optimizer", "offload_param")
     },
 }
-# The plugin's `train_batch_size` is left out: the readers work it out of the other two.
-_BATCH = ("train_micro_batch_size_per_gpu",)
 # The plugin reads a path for this device alone.
 _PATHS = {
     "offload_optimizer_nvme_path": "offload_optimizer_device",
@@ -314,7 +312,8 @@ def _build(section: Object, precision: Member | None, said: Mapping[str, object]
         if not is_left_out and (name not in _PATHS or _reads_path(said, name)):
             place = places[name] if name in said else section.place
             built[key.path] = Scalar(place=place, value=value)
-    built |= {(name,): Scalar(place=section.place, value=_AUTO) for name in _BATCH}
+    # The plugin's `train_batch_size` is left out: the readers work it out of the other two.
+    built[("train_micro_batch_size_per_gpu",)] = Scalar(place=section.place, value=_AUTO)
     where = section.place if precision is None else precision.key.place
     switches = _PRECISIONS.get(_mixed_precision(precision), {})
     built |= {path: Scalar(place=where, value=value) for path, value in switches.items()}

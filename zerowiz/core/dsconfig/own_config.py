@@ -190,16 +190,14 @@ def _offload(zero: Mapping[str, object], stage: int) -> OffloadChoice:
 def _uncounted(values: Mapping[str, object]) -> tuple[str, ...]:
     """The keys that the ledger counts, with a value for which it has no line."""
     optimizer = section_of(values, "optimizer").get("type", "adamw")
-    keys = []
-    # swap_tensor/partitioned_param_swapper.py: then the buffers of the parameters are on the GPU.
-    if _truth(section_of(values, "aio"), "use_gds"):
-        keys.append("aio.use_gds")
     autocast, precision = _torch_autocast(values), _precision(values)
-    if autocast is not None and precision in SWITCHED and precision is not autocast:
-        keys.append(AUTOCAST_KEY)
-    if str(optimizer).lower() not in {"adam", "adamw"}:
-        keys.append("optimizer.type")
-    return tuple(keys)
+    changes_memory = {
+        # swap_tensor/partitioned_param_swapper.py: then the parameters' buffers are on the GPU.
+        "aio.use_gds": _truth(section_of(values, "aio"), "use_gds"),
+        AUTOCAST_KEY: precision in SWITCHED and autocast not in {None, precision},
+        "optimizer.type": str(optimizer).lower() not in {"adam", "adamw"},
+    }
+    return tuple(key for key, holds in changes_memory.items() if holds)
 
 
 def _precision(values: Mapping[str, object]) -> Precision | None:

@@ -609,21 +609,22 @@ def with_host_memory(machine: Machine, size_bytes: int) -> Machine:
     """
     total_bytes = max(size_bytes, machine.host.total_bytes or 0)
     host = replace(machine.host, total_bytes=total_bytes, available_bytes=size_bytes)
-    ranks = len(machine.gpus) if machine.accelerator.row.on_host else 1
-    gpus = machine.gpus
-    if machine.lives_on_host:
-        share, whole = size_bytes // ranks, total_bytes // ranks
-        # A GPU that shares the host's memory has at least that much.
-        on_cpu = machine.accelerator.row.on_host
-        gpus = tuple(
-            replace(
-                gpu,
-                free_bytes=share,
-                total_bytes=whole if on_cpu else gpu.total_bytes and max(share, gpu.total_bytes),
-            )
-            for gpu in gpus
+    machine = replace(machine, host=host)
+    if not machine.lives_on_host:
+        return machine
+    on_cpu = machine.accelerator.row.on_host
+    ranks = len(machine.gpus) if on_cpu else 1
+    share, whole = size_bytes // ranks, total_bytes // ranks
+    gpus = tuple(
+        replace(
+            gpu,
+            free_bytes=share,
+            # A GPU that shares the host's memory has at least that much.
+            total_bytes=whole if on_cpu else gpu.total_bytes and max(share, gpu.total_bytes),
         )
-    return replace(machine, host=host, gpus=gpus)
+        for gpu in machine.gpus
+    )
+    return replace(machine, gpus=gpus)
 
 
 def pick_gpus(machine: Machine, chosen: Sequence[Gpu]) -> Machine:
@@ -881,15 +882,6 @@ class Ports(Struct, frozen=True, kw_only=True):
         return self.raw_bytes_per_s if nominal is None else nominal
 
 
-class PairAnswers(Struct, frozen=True, kw_only=True):
-    """What NVML reports of two GPUs; `None` where it has no answer, which counts as a good one."""
-
-    nvlink_p2p: bool | None = None
-    """Peer-to-peer access over NVLink, also through switches."""
-    path: PciePath | None = None
-    p2p: str | None = None
-
-
 def lanes_bytes_per_s(slot: PcieSlot) -> int | None:
     """The nominal rate of a GPU's own PCIe lanes, in one direction.
 
@@ -935,22 +927,24 @@ def _mesh_link(pair: tuple[int, int], word: str, link: int, pcie: int) -> PairLi
     return PairLink(pair=pair, nvlinks=0, bytes_per_s=pcie, path=PciePath(word))
 
 
-def link_pair(first: Ports, second: Ports, answers: PairAnswers) -> PairLink:
-    """The link between two GPUs; their order does not matter."""
+def link_pair(first: Ports, second: Ports, *, nvlink_p2p: bool | None = None) -> PairLink:
+    """The link between two GPUs; their order does not matter.
+
+    Args:
+        first: One of them.
+        second: The other one.
+        nvlink_p2p: Whether NVML reports peer-to-peer access over NVLink, also through switches;
+            None where it has no answer, which counts as a good one.
+    """
     low, high = sorted((first, second), key=lambda ports: ports.gpu.index)
-    nvlinks = _count_nvlinks(low, high, nvlink_p2p=answers.nvlink_p2p)
+    nvlinks = _count_nvlinks(low, high, nvlink_p2p=nvlink_p2p)
     if nvlinks:
         rate = least((low.nvlink_bytes_per_s, high.nvlink_bytes_per_s))
         bytes_per_s = None if rate is None else nvlinks * rate
     else:
         bytes_per_s = least(slot_bytes_per_s(ports.gpu.pcie) for ports in (low, high))
-    return PairLink(
-        pair=(low.gpu.index, high.gpu.index),
-        nvlinks=nvlinks,
-        bytes_per_s=bytes_per_s,
-        path=answers.path,
-        p2p=answers.p2p,
-    )
+    pair = (low.gpu.index, high.gpu.index)
+    return PairLink(pair=pair, nvlinks=nvlinks, bytes_per_s=bytes_per_s)
 
 
 def without_peer_to_peer(machine: Machine) -> Machine:

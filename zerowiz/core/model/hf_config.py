@@ -53,11 +53,9 @@ def holds(architecture: Architecture, when: str) -> bool:
 
 def _term(architecture: Architecture, text: str) -> int:
     """The value of a term such as `2`, `h` or `2h`."""
-    match = _TERM.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    times = int(match[1] or 1)
-    return times * SYMBOLS[match[2]](architecture) if match[2] else times
+    times, symbol = _TERM.fullmatch(text).groups()  # type: ignore[union-attr]
+    count = int(times or 1)
+    return count * SYMBOLS[symbol](architecture) if symbol else count
 
 
 def _shape(architecture: Architecture, text: str) -> Iterator[int]:

@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.types import Accelerator, LinkClass, Machine
 from zerowiz.core.memory.activations import (
@@ -114,22 +112,16 @@ _UNKNOWN_NETWORK_BYTES_PER_S = 3_125_000_000
 _NVLINKS = frozenset({LinkClass.NVLINK_ALL, LinkClass.NVLINK_RING})
 
 
-class Ring(Struct, frozen=True, kw_only=True):
-    """What a collective over all ranks reaches."""
+def _send_seconds(rate: float, sent_bytes: float, collectives: float, costs: Costs) -> float:
+    """To send so much around a ring in so many collectives, each of which something waits for."""
+    return sent_bytes / rate + collectives * costs.collective_seconds
 
-    bytes_per_s: float
-    """Of each rank, sent."""
-    start_seconds: float
-    queued_seconds: float
 
-    def seconds(self, sent_bytes: float, collectives: float) -> float:
-        """To send so much in so many collectives, each of which something waits for."""
-        return sent_bytes / self.bytes_per_s + collectives * self.start_seconds
-
-    def queued(self, sent_bytes: float, collectives: int) -> float:
-        """To send so much in so many collectives, of which the host queues one after the other."""
-        first = min(1, collectives)
-        return self.seconds(sent_bytes, first) + (collectives - first) * self.queued_seconds
+def _queued_seconds(rate: float, sent_bytes: float, collectives: int, costs: Costs) -> float:
+    """The same where the host queues the collectives one after the other."""
+    first = min(1, collectives)
+    queued = (collectives - first) * costs.queued_seconds
+    return _send_seconds(rate, sent_bytes, first, costs) + queued
 
 
 def link_bytes_per_s(machine: Machine, rates: GpuModel) -> int | None:
@@ -147,8 +139,10 @@ def is_assumed(machine: Machine, rates: GpuModel) -> bool:
     return len(machine.gpus) > 1 and link_bytes_per_s(machine, rates) is None
 
 
-def find_ring(machine: Machine, rates: GpuModel, costs: Costs, *, inside: bool = False) -> Ring:
-    """The slowest part of the ring through all GPUs of all nodes, or inside one node.
+def ring_bytes_per_s(
+    machine: Machine, rates: GpuModel, costs: Costs, *, inside: bool = False
+) -> float:
+    """The bytes a second of the slowest part of the ring through all GPUs, or inside one node.
 
     Theory: a ring enters and leaves a node as often as the node has adapters, so all that a node's
     GPUs send passes its network once for all of them (NCCL, graph/search.cc). A link inside the
@@ -164,12 +158,7 @@ def find_ring(machine: Machine, rates: GpuModel, costs: Costs, *, inside: bool =
     if machine.nodes > 1 and not inside:
         between = network.bytes_per_s or _UNKNOWN_NETWORK_BYTES_PER_S
         reached.append(between * costs.network_fraction)
-    slowest = min(reached, default=float("inf"))
-    return Ring(
-        bytes_per_s=slowest,
-        start_seconds=costs.collective_seconds,
-        queued_seconds=costs.queued_seconds,
-    )
+    return min(reached, default=float("inf"))
 
 
 # What the optimizer's step takes, on the GPU or on the host.
@@ -486,14 +475,6 @@ def _kept_bytes(architecture: Architecture, workload: Workload, *, sharded: bool
     return activations(architecture, workload, sharded=sharded).saved_bytes
 
 
-class Passes(Struct, frozen=True, kw_only=True):
-    """The GPU's work of one micro-step."""
-
-    forward: Pass
-    backward: Pass
-    """With what is computed again for it."""
-
-
 def compute_passes(
     model: Model,
     rank: RankSizes,
@@ -501,8 +482,8 @@ def compute_passes(
     rates: GpuModel,
     flop_per_s: float,
     costs: Costs,
-) -> Passes:
-    """What the GPU computes in one micro-step of this rank.
+) -> tuple[Pass, Pass]:
+    """What the GPU computes in one micro-step: forward; backward, with what it computes again.
 
     Args:
         model: What is trained.
@@ -540,13 +521,10 @@ def compute_passes(
     forward_bytes = blocks_bytes + AT_ENDS.forward * (ends_bytes + saved.loss_forward_bytes)
     backward_bytes = moved.backward * kept_bytes + w * tokens * beside.backward
     backward_bytes += AT_ENDS.backward * (ends_bytes + saved.loss_backward_bytes)
-    return Passes(
-        forward=Pass(blocks + ends + adapters, attention, forward_bytes / rate),
-        backward=Pass(
-            (gradients + again) * blocks + gradients * ends + (2 + again) * adapters,
-            (2.5 + again) * attention,
-            (backward_bytes + again * blocks_bytes) / rate,
-        ),
+    return Pass(blocks + ends + adapters, attention, forward_bytes / rate), Pass(
+        (gradients + again) * blocks + gradients * ends + (2 + again) * adapters,
+        (2.5 + again) * attention,
+        (backward_bytes + again * blocks_bytes) / rate,
     )
 
 
@@ -754,7 +732,7 @@ def _bucket_seconds(r: RankSizes, rates: GpuModel, costs: Costs) -> float:
 def _communication(
     r: RankSizes, machine: Machine, rates: GpuModel, costs: Costs, stepping: Stepping
 ) -> _MicroStep:
-    ring = find_ring(machine, rates, costs)
+    ring_rate = ring_bytes_per_s(machine, rates, costs)
     others = (r.ranks - 1) / r.ranks
     stepped_bytes = others * r.weight_bytes * r.trainable
     reduced_bytes = others * r.reduced_bytes * r.trainable
@@ -763,12 +741,16 @@ def _communication(
     # The last gradient is that of the embedding, and buckets are half full as backward ends.
     alone = min(1.0, (bucket / 2 + r.embedding) / r.trainable)
     if not r.strategy.shards_weights:
-        updated = ring.seconds(stepped_bytes, min(1, buckets)) if r.strategy.cuts_shares else 0.0
+        updated = (
+            _send_seconds(ring_rate, stepped_bytes, min(1, buckets), costs)
+            if r.strategy.cuts_shares
+            else 0.0
+        )
         return _MicroStep(
             gathered_first=0.0,
             gathered=0.0,
             gathered_again=0.0,
-            reduced=ring.queued(2 * reduced_bytes, buckets),
+            reduced=_queued_seconds(ring_rate, 2 * reduced_bytes, buckets, costs),
             fetched=0.0,
             stored=stepping.stored,
             updated=updated,
@@ -779,14 +761,16 @@ def _communication(
     # With a copy of the weights on each node, gathers stay inside it, but for those behind a step:
     # it drops the copies of what it trained (stage3.py, _post_step, invalidate_secondary_tensor).
     has_copies = r.buffers.hpz_partition_size > 1
-    near = find_ring(machine, rates, costs, inside=True) if has_copies else ring
+    near_rate = ring_bytes_per_s(machine, rates, costs, inside=True) if has_copies else ring_rate
     modules = len(r.layout.sizes) if others else 0
-    gathered = near.seconds(others * weights_bytes, modules)
+    gathered = _send_seconds(near_rate, others * weights_bytes, modules, costs)
     return _MicroStep(
-        gathered_first=gathered + ring.seconds(stepped_bytes, 0) - near.seconds(stepped_bytes, 0),
+        gathered_first=gathered + stepped_bytes / ring_rate - stepped_bytes / near_rate,
         gathered=gathered,
-        gathered_again=near.seconds(others * again_bytes, modules * again_bytes / weights_bytes),
-        reduced=ring.queued(reduced_bytes, buckets),
+        gathered_again=_send_seconds(
+            near_rate, others * again_bytes, modules * again_bytes / weights_bytes, costs
+        ),
+        reduced=_queued_seconds(ring_rate, reduced_bytes, buckets, costs),
         fetched=stepping.fetched if r.strategy.offload is Offload.ALL else 0.0,
         stored=stepping.stored,
         updated=0.0,
@@ -811,9 +795,9 @@ def _exchange_seconds(r: RankSizes, machine: Machine, rates: GpuModel, costs: Co
     if not r.exchanged_bytes:
         return 0.0
     ranks = r.workload.sequence_parallel
-    ring = find_ring(machine, rates, costs, inside=True)
+    ring_rate = ring_bytes_per_s(machine, rates, costs, inside=True)
     copied_bytes = _EXCHANGE_COPIES * r.exchanged_bytes * ranks / (ranks - 1)
-    each = ring.seconds(r.exchanged_bytes, _EXCHANGES * r.layers)
+    each = _send_seconds(ring_rate, r.exchanged_bytes, _EXCHANGES * r.layers, costs)
     return _passes(r) * (each + copied_bytes / memory_rate_on(costs, rates))
 
 
@@ -823,7 +807,7 @@ def _seconds(
     """What each kind of term adds to an optimizer step."""
     workload = r.workload
     counted = count_products(model, workload)
-    passes = compute_passes(model, r, counted, rates, flop_per_s, costs)
+    in_forward, in_backward = compute_passes(model, r, counted, rates, flop_per_s, costs)
     stepping = step_optimizer(r, machine, rates, counted.trained_tensors, costs)
     sent = _communication(r, machine, rates, costs, stepping)
     micro_steps = workload.accumulation_steps
@@ -837,7 +821,7 @@ def _seconds(
     checkpoints = costs.checkpoint_seconds * counted.operations * recomputed
     total: Seconds = {}
 
-    forward, busy = _phase(passes.forward, host + checkpoints, hooks, costs)
+    forward, busy = _phase(in_forward, host + checkpoints, hooks, costs)
     _add(total, forward, micro_steps * (2 if workload.runs_reference else 1))
     for gathered, times in ((sent.gathered_first, 1), (sent.gathered, micro_steps - 1)):
         incoming = {TermKind.GATHERING: gathered, TermKind.PCIE: sent.fetched}
@@ -849,10 +833,10 @@ def _seconds(
     reductions = micro_steps if each_time else 1
     host_behind = again * host + 2 * checkpoints
     copied = _bucket_seconds(r, rates, costs)
-    last = passes.backward._replace(elementwise=passes.backward.elementwise + copied)
+    last = in_backward._replace(elementwise=in_backward.elementwise + copied)
     backward, busy = _phase(last, host_behind, again * hooks + reducing, costs)
     _add(total, backward, reductions)
-    accumulating, _ = _phase(passes.backward, host_behind, again * hooks, costs)
+    accumulating, _ = _phase(in_backward, host_behind, again * hooks, costs)
     _add(total, accumulating, micro_steps - reductions)
     behind = {TermKind.REDUCTION: sent.reduced, TermKind.PCIE: sent.stored}
     incoming = {TermKind.GATHERING: sent.gathered_again, TermKind.PCIE: sent.fetched}

@@ -12,7 +12,6 @@ from zerowiz.core.machine.types import (
     PCIE_PATHS,
     Gpu,
     LeftOutGpu,
-    PairAnswers,
     PairLink,
     PcieSlot,
     Ports,
@@ -271,11 +270,14 @@ def _read_link_state(session: Session, handle: Handle, link: int) -> bool | Unav
     return state == 1
 
 
-def _ask_pair(session: Session, handle: Handle, peer: Handle) -> PairAnswers:
+def _read_pair(
+    session: Session, handle: Handle, peer: Handle, ports: tuple[Ports, Ports]
+) -> PairLink:
     nvlink = session.maybe(nvml_calls.p2p_status, handle, peer, nvml_calls.P2P_NVLINK)
     level = session.maybe(nvml_calls.common_ancestor, handle, peer)
-    return PairAnswers(
-        nvlink_p2p=None if nvlink is None else P2P_WORDS.get(nvlink) == P2P_OK,
+    by_nvlink = None if nvlink is None else P2P_WORDS.get(nvlink) == P2P_OK
+    return replace(
+        link_pair(*ports, nvlink_p2p=by_nvlink),
         path=None if level is None else PCIE_PATHS.get(level),
         p2p=_join_p2p(
             session.maybe(nvml_calls.p2p_status, handle, peer, nvml_calls.P2P_READ),
@@ -327,7 +329,7 @@ def _read(world: World, announce: Announce) -> GpuReading:
     ports = tuple(_read_device_ports(session, device, peers) for device in devices)
     plugged = zip(devices, ports, strict=True)
     links = tuple(
-        link_pair(plug, other_plug, _ask_pair(session, device.handle, peer.handle))
+        _read_pair(session, device.handle, peer.handle, (plug, other_plug))
         for (device, plug), (peer, other_plug) in combinations(plugged, 2)
     )
     answers = [(device.gpu.index, _read_memory(session, device.handle)) for device in devices]
