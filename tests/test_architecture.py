@@ -102,7 +102,7 @@ ELEMENTS = re.compile(r"_(size|dim|parameters|threshold)$")
 COUNTS = {
     # of a machine
     *("index", "ordinal", "mig_slice", "nodes", "gpus_per_node", "ranks", "pid", "master_port"),
-    *("nvlinks", "expected_nvlinks", "nvlink_links", "nvlink_gpus", "remote_type"),
+    *("nvlinks", "expected_nvlinks", "nvlink_links", "nvlink_gpus"),
     *("compute_capability", "cuda_version", "cores", "numa_node", "numa_nodes"),
     *("pcie_generation", "max_generation", "current_generation", "max_lanes", "current_lanes"),
     *("weakest_pair", "pair"),
@@ -129,7 +129,7 @@ COUNTS = {
     *("gpus", "kinds", "kinds_unasked", "kinds_without"),
     # of a job
     *("generation_batch", "stages", "wrong_stages", "eval_batch", "workers", "every_n_layers"),
-    *("sequence_parallel", "shared", "tensor_parallel", "expert_parallel", "dealt", "built"),
+    *("sequence_parallel", "shared", "tensor_parallel", "expert_parallel", "share", "built"),
     *("global_batch", "before", "now"),  # sequences of one optimizer step
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status", "number"),
     *("stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),
