@@ -22,6 +22,7 @@ from zerowiz.core.dsconfig.accelerate import (
 from zerowiz.core.dsconfig.accelerate import PARALLEL_KEYS as PARALLEL_KEYS_OF_FILE
 from zerowiz.core.dsconfig.hjson import (
     DEEPEST_LEVEL,
+    LINE_END,
     Array,
     Dialect,
     JsonTextError,
@@ -240,7 +241,6 @@ _SCRIPTS = frozenset({".py", ".ipynb", ".sh"})
 # ms-swift, swift/llm/argument/train_args.py, _init_deepspeed: the configs that it brings.
 _OF_SWIFT = re.compile(r"zero([0-3]|[23]_offload)")
 
-_LINE_END = re.compile(r"\r\n|\r|\n")
 # The byte order marks of UTF-16, which PowerShell writes.
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -464,7 +464,7 @@ def decode_config(path: str, data: bytes) -> ConfigText:
         try:
             return ConfigText(path=path, text=data.decode())
         except UnicodeDecodeError as error:
-            lines = _LINE_END.split(data[: error.start].decode())
+            lines = LINE_END.split(data[: error.start].decode())
             reason = f"the byte {data[error.start]:#04x} is not UTF-8"
             line, column = len(lines), len(lines[-1]) + 1
     return ConfigText(path=path, fault=JsonTextError(reason, line, column))

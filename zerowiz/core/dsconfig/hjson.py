@@ -104,7 +104,7 @@ DEEPEST_LEVEL = 100
 
 _SHOWN_CHARACTERS = 40
 _BYTE_ORDER_MARK = "\ufeff"
-_LINE_END = re.compile(r"\r\n|\r|\n")
+LINE_END = re.compile(r"\r\n|\r|\n")
 # getNext: four kinds of blank, three kinds of comment. No group is possessive here: Python 3.11.2
 # then takes an open comment for a closed one.
 _BLANK = re.compile(r"(?:[ \t\r\n]++|(?:#|//)[^\r\n]*+|/\*.*?\*/)*", re.DOTALL)
@@ -194,7 +194,7 @@ class _Reader:
         self.text = text
         self.dialect = dialect
         self.at = len(_BYTE_ORDER_MARK) if text.startswith(_BYTE_ORDER_MARK) else 0
-        self.lines = [self.at, *(end.end() for end in _LINE_END.finditer(text))]
+        self.lines = [self.at, *(end.end() for end in LINE_END.finditer(text))]
         # Where the brackets are that are open here.
         self.open: list[int] = []
         # The start of the last text without quotes that holds a bracket.

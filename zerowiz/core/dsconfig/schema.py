@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from zerowiz.core.dsconfig.merge import TRUTHS, truth_of
+from zerowiz.core.dsconfig.merge import TRUTHS, ZERO, truth_of
 from zerowiz.core.structs import Count, decode
 
 # Define the classes that the `type` of an optimizer or a scheduler names, and what they take.
@@ -367,21 +367,20 @@ def shares_work(values: object, key: str) -> bool:
 # are known to hold nothing: a key of a newer DeepSpeed is named before anybody has thought of it.
 
 # core/dsconfig/own_config.py reads them.
-_ZERO = "zero_optimization"
 _COUNTED = frozenset(
     {
         *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
         *("bf16.enabled", "fp16.enabled", "torch_autocast.enabled", "torch_autocast.dtype"),
         *("bf16.bf16_optimizer_states", "bf16.bf16_master_weights_and_grads"),
-        *(f"{_ZERO}.{name}" for name in ("stage", "reduce_bucket_size", "overlap_comm")),
-        *(f"{_ZERO}.{name}" for name in ("contiguous_gradients", "sub_group_size")),
-        *(f"{_ZERO}.stage3_{name}" for name in ("prefetch_bucket_size", "max_live_parameters")),
-        *(f"{_ZERO}.{name}" for name in ("zero_hpz_partition_size", "offload_optimizer.device")),
-        *(f"{_ZERO}.stage3_param_persistence_threshold", f"{_ZERO}.offload_param.device"),
-        *(f"{_ZERO}.offload_{name}.buffer_count" for name in ("optimizer", "param")),
+        *(f"{ZERO}.{name}" for name in ("stage", "reduce_bucket_size", "overlap_comm")),
+        *(f"{ZERO}.{name}" for name in ("contiguous_gradients", "sub_group_size")),
+        *(f"{ZERO}.stage3_{name}" for name in ("prefetch_bucket_size", "max_live_parameters")),
+        *(f"{ZERO}.{name}" for name in ("zero_hpz_partition_size", "offload_optimizer.device")),
+        *(f"{ZERO}.stage3_param_persistence_threshold", f"{ZERO}.offload_param.device"),
+        *(f"{ZERO}.offload_{name}.buffer_count" for name in ("optimizer", "param")),
         *PLANNED_KEYS,
         *(f"expert_parallel.{name}" for name in ("autoep_size", "preset_model")),
-        *(f"{_ZERO}.offload_param.{name}" for name in ("buffer_size", "max_in_cpu")),
+        *(f"{ZERO}.offload_param.{name}" for name in ("buffer_size", "max_in_cpu")),
     }
 )
 # What is written, printed, compared or scaled; how files are read and saved; how ranks are sent
@@ -398,20 +397,20 @@ _HOLDS_NOTHING = frozenset(
         *(f"fp16.{name}" for name in ("loss_scale", "loss_scale_window", "initial_scale_power")),
         *(f"fp16.{name}" for name in ("hysteresis", "consecutive_hysteresis", "min_loss_scale")),
         *("fp16.auto_cast", "bf16.check_grad_overflow"),
-        *(f"{_ZERO}.{name}" for name in ("allgather_partitions", "allgather_bucket_size")),
-        *(f"{_ZERO}.{name}" for name in ("reduce_scatter", "round_robin_gradients")),
-        *(f"{_ZERO}.{name}" for name in ("ignore_unused_parameters", "legacy_stage1")),
-        *(f"{_ZERO}.{name}" for name in ("load_from_fp32_weights", "elastic_checkpoint")),
-        *(f"{_ZERO}.stage3_gather_{name}_weights_on_model_save" for name in ("16bit", "fp16")),
-        *(f"{_ZERO}.{name}" for name in ("compute_grad_norm", "log_trace_cache_warnings")),
-        *(f"{_ZERO}.{name}" for name in ("enable_sanity_checks", "cpu_offload_use_pin_memory")),
+        *(f"{ZERO}.{name}" for name in ("allgather_partitions", "allgather_bucket_size")),
+        *(f"{ZERO}.{name}" for name in ("reduce_scatter", "round_robin_gradients")),
+        *(f"{ZERO}.{name}" for name in ("ignore_unused_parameters", "legacy_stage1")),
+        *(f"{ZERO}.{name}" for name in ("load_from_fp32_weights", "elastic_checkpoint")),
+        *(f"{ZERO}.stage3_gather_{name}_weights_on_model_save" for name in ("16bit", "fp16")),
+        *(f"{ZERO}.{name}" for name in ("compute_grad_norm", "log_trace_cache_warnings")),
+        *(f"{ZERO}.{name}" for name in ("enable_sanity_checks", "cpu_offload_use_pin_memory")),
         *(
-            f"{_ZERO}.offload_{part}.{name}"
+            f"{ZERO}.offload_{part}.{name}"
             for part in ("optimizer", "param")
             for name in ("nvme_path", "pin_memory")
         ),
-        *(f"{_ZERO}.offload_optimizer.pipeline_{name}" for name in ("read", "write")),
-        *(f"{_ZERO}.offload_optimizer.{name}" for name in ("fast_init", "cpuadam_cores_perc")),
+        *(f"{ZERO}.offload_optimizer.pipeline_{name}" for name in ("read", "write")),
+        *(f"{ZERO}.offload_optimizer.{name}" for name in ("fast_init", "cpuadam_cores_perc")),
     }
 )
 _NEVER_NAMED = _COUNTED | _HOLDS_NOTHING

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.job import Job
-from zerowiz.core.dsconfig.merge import build_on
+from zerowiz.core.dsconfig.merge import Section, build_on
 from zerowiz.core.memory.host import HostPhase, fit_nvme
 from zerowiz.core.model.hf_config import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
@@ -23,7 +23,6 @@ from zerowiz.core.workload import (
     StateDtype,
 )
 
-Section = Mapping[str, object]
 AUTO = "auto"
 
 # Theory. Who reads the config decides what has to be in it. The Trainer fills an "auto" from its

@@ -65,7 +65,6 @@ _READS: Mapping[str, Input] = {
     **dict.fromkeys(("down_proj", "mlp.c_proj", "dense_4h_to_h", "fc2"), Input.PRODUCT),
     **dict.fromkeys(("output.dense", "wo"), Input.PRODUCT),
 }
-_EXPERTS = "experts."
 
 
 class Adapters(Struct, frozen=True, kw_only=True):
@@ -117,7 +116,7 @@ class Adapters(Struct, frozen=True, kw_only=True):
         peft/tuners/lora/layer.py, ParamWrapper._activate_lora: the sum is made in every forward,
         of adapters that are cast to the weights' format.
         """
-        stacks = [t for _, t in self.placed if t.name.startswith(_EXPERTS)]
+        stacks = [t for _, t in self.placed if t.holds_experts]
         cast = self.rank * sum(t.adapter_size for t in stacks) if self.copied else 0
         return weight_bytes * (sum(t.numel for t in stacks) + cast)
 

@@ -362,8 +362,7 @@ def replay(
 
 # Lay out the modules that stage 3 gathers, in the order in which forward runs them.
 
-_EXPERTS = "experts."
-_MIXTURE = (_EXPERTS, "mlp.gate")
+_MIXTURE = ("experts.", "mlp.gate")
 _NORMED = ("q_proj", "k_proj")
 # The settings that a layout depends on.
 _SHAPING = (
@@ -399,7 +398,7 @@ class _Builder:
             # transformers' experts multiply with slices of one tensor, and bitsandbytes with a view
             # of the gathered one (autograd/_functions.py, MatMul4Bit): autograd keeps slices and
             # views, which no partitioning frees (h1-002, i1-003). A checkpoint keeps none.
-            viewed = tensor.name.startswith(_EXPERTS) or self._is_4_bit(tensor)
+            viewed = tensor.holds_experts or self._is_4_bit(tensor)
             if viewed and self._workload.checkpointed_each != 1:
                 self.kept.add(number)
         return tuple(numbers)

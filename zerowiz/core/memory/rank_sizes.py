@@ -193,12 +193,11 @@ def with_trainer_heads(model: Model, workload: Workload) -> Model:
 # transformers' `base_model_tp_plan` of the models that have these names.
 _BY_COLUMN = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", _HEAD})
 _BY_ROW = frozenset({"o_proj.weight", "o_proj", "down_proj"})
-_EXPERTS = "experts."
 
 
 def _cut_shape(tensor: Tensor, workload: Workload) -> tuple[int, ...]:
     first, *rest = tensor.shape
-    if tensor.name.startswith(_EXPERTS):
+    if tensor.holds_experts:
         return (first // workload.expert_parallel, *rest)
     if tensor.name.partition(".")[0] in _BY_COLUMN:
         return (first // workload.tensor_parallel, *rest)
@@ -225,7 +224,7 @@ def cut_weights(model: Model, workload: Workload, *, is_dealt: bool = False) -> 
     tensors = tuple(
         replace(tensor, shape=_cut_shape(tensor, workload))
         for tensor in model.tensors
-        for _ in range(pieces if tensor.name.startswith(_EXPERTS) else 1)
+        for _ in range(pieces if tensor.holds_experts else 1)
     )
     return replace(
         model,
@@ -391,7 +390,7 @@ def rank_sizes(
     untied = (3 if architecture.encoder_layers else 1) * architecture.embedding_params
     adapters = workload.method is not Method.FULL
     sharded = strategy.shards_weights
-    experts = [t for t in model.tensors if t.in_block and t.name.startswith(_EXPERTS)]
+    experts = [t for t in model.tensors if t.in_block and t.holds_experts]
     largest, block_largest = _largest(model, workload)
     cuts: tuple[RankShard, ...] = (RankShard(),)
     if is_whole and strategy.cuts_shares:

@@ -130,6 +130,11 @@ class Tensor(Struct, frozen=True, kw_only=True):
         return math.prod(self.shape)
 
     @property
+    def holds_experts(self) -> bool:
+        """Whether it stacks a layer of all experts, which is one module with their router."""
+        return self.name.startswith("experts.")
+
+    @property
     def input_size(self) -> int:
         """Width of a linear layer's input."""
         return self.shape[0] if self.transposed else self.shape[-1]

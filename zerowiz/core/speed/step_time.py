@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from zerowiz.core.machine.names import GpuModel
-from zerowiz.core.machine.types import Accelerator, LinkClass, Machine
+from zerowiz.core.machine.types import FAST_CLASSES, Accelerator, Machine
 from zerowiz.core.memory.activations import (
     activations,
     falls_back,
@@ -109,7 +109,6 @@ def _passes(r: RankSizes) -> float:
 
 # What a network is taken to be of which nobody knows the rate: 25 Gb/s.
 _UNKNOWN_NETWORK_BYTES_PER_S = 3_125_000_000
-_NVLINKS = frozenset({LinkClass.NVLINK_ALL, LinkClass.NVLINK_RING})
 
 
 def _send_seconds(rate: float, sent_bytes: float, collectives: float, costs: Costs) -> float:
@@ -130,7 +129,7 @@ def link_bytes_per_s(machine: Machine, rates: GpuModel) -> int | None:
     NVLink of which only the class is known has the rate of the GPUs.
     """
     link = machine.interconnect
-    by_nvlink = rates.nvlink_bytes_per_s if link.link_class in _NVLINKS else 0
+    by_nvlink = rates.nvlink_bytes_per_s if link.link_class in FAST_CLASSES else 0
     return link.bytes_per_s or by_nvlink or None
 
 
@@ -150,7 +149,7 @@ def ring_bytes_per_s(
     """
     link, network = machine.interconnect, machine.network
     link_rate = link_bytes_per_s(machine, rates) or rates.pcie_bytes_per_s
-    by_nvlink = link.link_class in _NVLINKS
+    by_nvlink = link.link_class in FAST_CLASSES
     fraction = costs.nvlink_fraction if by_nvlink else costs.pcie_link_fraction
     reached = []
     if len(machine.gpus) > 1:
@@ -250,7 +249,6 @@ def _gradient_bytes(r: RankSizes) -> int:
 # 3.1). What else a block does moves bytes: a multiple of what forward keeps for backward, which
 # memory/forward counts.
 
-_EXPERTS = "experts."
 # The operations that torch is called for in forward, counted in traces (tests/speed/traffic.py): a
 # product with its views, a norm of either kind, what else a block does (rotation, attention, the
 # activation, sums). A pair of adapters has 12 (two products, a scale and a sum), which took 0.7 to
@@ -311,7 +309,7 @@ class Counted(NamedTuple):
 def _product(tensor: Tensor, architecture: Architecture) -> Products:
     out, wide = tensor.shape[-2:]
     visits = stack = math.prod(tensor.shape[:-2])
-    if tensor.name.startswith(_EXPERTS) and architecture.experts_per_token:
+    if tensor.holds_experts and architecture.experts_per_token:
         visits = architecture.experts_per_token
     size = out * wide
     copies = tensor.copies
@@ -321,7 +319,7 @@ def _product(tensor: Tensor, architecture: Architecture) -> Products:
 def _adapters(tensor: Tensor, architecture: Architecture, rank: int) -> tuple[Products, Moved]:
     out, wide = tensor.shape[-2:]
     stack, visits = tensor.adapters, len(tensor.targets)
-    if tensor.name.startswith(_EXPERTS):
+    if tensor.holds_experts:
         visits *= max(1, architecture.experts_per_token)
     size, copies = rank * (out + wide), tensor.copies
     values = visits * (out + wide + 2 * rank)
