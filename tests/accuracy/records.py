@@ -209,7 +209,7 @@ def _parts(row: Row) -> dict[str, Sizes]:
     predicted, measured = predict_phases(estimate), measured_phases(row)
     base_bytes = host_base_bytes(row)
     if base_bytes is not None:
-        predicted[HOST] = moment_bytes(estimate.host_peak)
+        predicted[HOST] = moment_bytes(estimate.host)
         measured[HOST] = row["host_peak_rss_bytes"] - base_bytes
     known = {name: size for name, size in measured.items() if size is not None}
     return {name: (size, known[name]) for name, size in predicted.items() if name in known}

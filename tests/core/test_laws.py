@@ -263,8 +263,8 @@ def hold(
         if phase in {Phase.MODEL, Phase.INIT}:
             continue
         yield from ((part, MemoryKind.GPU, size) for moment in moments for part, size, _ in moment)
-    for moment in predict(model, workload, ranks, strategy).peaks(MemoryKind.HOST).values():
-        yield from ((kind, MemoryKind.HOST, size_bytes) for kind, size_bytes, _ in moment)
+    on_host = predict(model, workload, ranks, strategy).host
+    yield from ((kind, MemoryKind.HOST, size_bytes) for kind, size_bytes, _ in on_host)
 
 
 def states(

@@ -418,8 +418,8 @@ def _frozen(workload: Workload, evaluated: StrategyEstimate) -> str:
     if workload.resolved_reference is Reference.PRECOMPUTED:
         return _("the reference was computed before training")
     on_gpu = evaluated.estimate.moments[Phase.FORWARD][0]
-    on_host = evaluated.estimate.host[Phase.FORWARD][0]
-    held = {e.kind: e.size_bytes for e in (*on_gpu, *on_host) if e.kind in _FROZEN}
+    held_anywhere = (*on_gpu, *evaluated.estimate.host)
+    held = {e.kind: e.size_bytes for e in held_anywhere if e.kind in _FROZEN}
     size_bytes = sum(held.values())
     if not size_bytes:
         return _("no reference model")

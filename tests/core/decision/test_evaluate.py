@@ -301,7 +301,7 @@ def test_a_lone_rank_takes_less_beside_its_tensors_than_one_with_nccl() -> None:
 def test_offload_needs_host_memory_for_all_ranks_of_a_node(missing: int, runs: bool) -> None:
     needed = evaluate(ON_A100S, ZERO2_OFFLOAD)
     need_bytes = needed.host.running_bytes
-    assert need_bytes > 4 * moment_bytes(needed.estimate.host_peak)
+    assert need_bytes > 4 * moment_bytes(needed.estimate.host)
     evaluated = evaluate(on_host(need_bytes - missing), ZERO2_OFFLOAD)
     assert (runs, -missing) == (evaluated.runs, evaluated.host_headroom_bytes)
     assert missing == evaluated.lacking_bytes
@@ -315,7 +315,7 @@ def test_more_nodes_do_not_share_their_host_memory() -> None:
         )
         for nodes in (1, 2)
     )
-    held, half = (moment_bytes(each.estimate.host_peak) * 4 for each in (one, two))
+    held, half = (moment_bytes(each.estimate.host) * 4 for each in (one, two))
     assert held // 2 == pytest.approx(half, rel=0.01)
     training = HostPhase.TRAINING
     assert one.host.phase_bytes[training] - held == two.host.phase_bytes[training] - half

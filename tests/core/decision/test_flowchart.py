@@ -97,7 +97,7 @@ def evaluated(
             model=SEVEN,
             rank=sizes_of(strategy),
             moments={Phase.STEP: ((allocation,),)},
-            host={},
+            host=(),
         ),
         interval=None,
         verdict=verdict,

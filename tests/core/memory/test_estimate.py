@@ -28,7 +28,7 @@ from zerowiz.core.machine.types import (
     MachineSource,
 )
 from zerowiz.core.memory.activations import activations
-from zerowiz.core.memory.allocations import AllocationKind, MemoryKind, Phase, moment_bytes
+from zerowiz.core.memory.allocations import AllocationKind, Phase, moment_bytes
 from zerowiz.core.memory.buffers import (
     DEEPSPEED_DEFAULTS,
     Buffers,
@@ -101,8 +101,12 @@ def on_ranks(
     return estimate(model, rank_sizes(model, workload or Workload(), ranks, strategy, buffers))
 
 
-def sizes(estimate: Estimate, phase: Phase, memory: MemoryKind = MemoryKind.GPU) -> dict[str, int]:
-    return {allocation.kind: allocation.size_bytes for allocation in estimate.peaks(memory)[phase]}
+def sizes(estimate: Estimate, phase: Phase) -> dict[str, int]:
+    return {allocation.kind: allocation.size_bytes for allocation in estimate.peaks()[phase]}
+
+
+def on_host(estimate: Estimate) -> dict[str, int]:
+    return {kind: size_bytes for kind, size_bytes, _ in estimate.host if size_bytes}
 
 
 def stepping(optimizer: Optimizer) -> Workload:
@@ -217,18 +221,17 @@ def test_the_host_memory_of_an_offload_run_is_within_1_percent(row: Row) -> None
     Those alone differ by tens of MB between runs (k1-030 to k1-035: 36 to 55 MB more).
     """
     measured = row["host_peak_rss_bytes"] - host_base_bytes(row)
-    assert measured == pytest.approx(moment_bytes(predict(row).host_peak), rel=0.01, abs=64 * 2**20)
+    assert measured == pytest.approx(moment_bytes(predict(row).host), rel=0.01, abs=64 * 2**20)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 def test_the_peak_is_a_sum_of_allocations_that_can_be_opened(strategy: StrategyRow) -> None:
     predicted = llama_7b(strategy)
-    moments = [moment for memory in MemoryKind for moment in predicted.peaks(memory).values()]
-    peaks = [allocation for moment in moments for allocation in moment]
+    peaks = [allocation for moment in predicted.peaks().values() for allocation in moment]
     assert [] == [each for each in peaks if each.size_bytes <= 0 or not each.formula]
     assert predicted.peak_bytes == sum(sizes(predicted, predicted.peak_phase).values()) > 0
     moved = strategy.offload is not Offload.NONE
-    assert moved is (moment_bytes(predicted.host_peak) > 0)
+    assert moved is (moment_bytes(predicted.host) > 0)
 
 
 P = LLAMA_7B.params
@@ -353,9 +356,9 @@ def test_qlora_holds_its_linear_weights_in_four_bits_and_the_rest_whole(
 
 
 def test_pinned_host_memory_comes_in_powers_of_two() -> None:
-    host = sizes(llama_7b(ZERO2_OFFLOAD), Phase.STEP, MemoryKind.HOST)
+    host = on_host(llama_7b(ZERO2_OFFLOAD))
     assert {1} == {size.bit_count() for part, size in host.items() if part.endswith(", pinned")}
-    everything = sizes(llama_7b(ZERO3_OFFLOAD), Phase.STEP, MemoryKind.HOST)
+    everything = on_host(llama_7b(ZERO3_OFFLOAD))
     assert 2 * P // 4 <= everything["parameters, pinned"]
 
 
@@ -394,10 +397,6 @@ SEVEN = model_from_size("7b", 7 * GB)
 ONE = model_from_size("1b", GB)
 
 
-def parts_gb(estimate: Estimate, memory: MemoryKind = MemoryKind.GPU) -> dict[str, float]:
-    return {kind: size_bytes / GB for kind, size_bytes, _ in estimate.peaks(memory)[Phase.STEP]}
-
-
 BF16_STEP, FP32_STEP = Workload(), Workload(precision=Precision.FP32)
 
 
@@ -431,11 +430,11 @@ def test_the_rule_of_thumb_counts_gigabytes_as_people_do(
 ) -> None:
     rank = rank_sizes(model, step, ranks, strategy, DEEPSPEED_DEFAULTS)
     predicted = rule_of_thumb_estimate(model, rank, state_dtype)
-    held, moved = (parts_gb(predicted, memory) for memory in MemoryKind)
+    held = {**sizes(predicted, Phase.STEP), **on_host(predicted)}
     parts = ("parameters", "gradients", "optimizer")
-    assert 4 == held["activations"]
+    assert 4 * GB == held["activations"]
     assert expected == (
-        *(held.get(part, 0) + moved.get(part, 0) for part in parts),
+        *(held[part] / GB for part in parts),
         predicted.peak_bytes / GB,
     )
 
@@ -493,11 +492,10 @@ def test_below_stage_3_the_reference_is_whole_on_every_gpu(
 def test_at_stage_3_it_is_in_shards_on_the_host_where_parameters_are(strategy: StrategyRow) -> None:
     predicted = predict_trainers(training(Trainer.DPO), strategy, 8)
     on_gpu = sizes(predicted, Phase.STEP).get(AllocationKind.REFERENCE_SHARDED, 0)
-    host = {each.kind: each.size_bytes for each in predicted.peaks(MemoryKind.HOST)[Phase.STEP]}
-    on_host = host.get(AllocationKind.REFERENCE_PINNED, 0)
+    pinned = on_host(predicted).get(AllocationKind.REFERENCE_PINNED, 0)
     moved = predicted.strategy.offload is Offload.ALL
     share = 2 * LLAMA.params // 8
-    assert ((0, share) if moved else (share, 0)) == (on_gpu, on_host)
+    assert ((0, share) if moved else (share, 0)) == (on_gpu, pinned)
 
 
 @pytest.mark.parametrize(

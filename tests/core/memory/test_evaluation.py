@@ -11,7 +11,7 @@ from hypothesis import given
 from measured.rows import Row, buffers_of, is_decay_apart, read_model
 from paths import TESTS
 
-from zerowiz.core.memory.allocations import AllocationKind, MemoryKind, Moment, Phase, moment_bytes
+from zerowiz.core.memory.allocations import AllocationKind, Moment, Phase, moment_bytes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate, estimate
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
@@ -49,7 +49,6 @@ def evaluating(workload: Workload, sequences: int) -> Workload:
 def test_what_evaluates_nothing_has_no_phase_for_it() -> None:
     assert {*predict(STEP).phase_bytes()} == TRAINING
     assert {*predict(evaluating(STEP, 1)).phase_bytes()} == TRAINING | {Phase.EVALUATE}
-    assert Phase.EVALUATE not in predict(evaluating(STEP, 1)).phase_bytes(MemoryKind.HOST)
 
 
 @given(step=STEPS, trainer=st.sampled_from(ALL), strategy=st.sampled_from(STRATEGIES))

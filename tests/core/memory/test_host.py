@@ -57,7 +57,7 @@ def need(
 ) -> HostNeed:
     """Of a node of four."""
     rank = rank_sizes(SEVEN, workload or Workload(), RANKS, strategy, SMALL_GROUPS)
-    held = estimate(SEVEN, rank).host_peak
+    held = estimate(SEVEN, rank).host
     of = partial(predict_host, SEVEN, rank, held, RANKS, use or HostUse())
     return of(on_cuda=on_cuda, gathers=gathers)
 

@@ -454,7 +454,7 @@ def evaluate_with(
 
 def _host_need(job: Job, predicted: Estimate, budget_bytes: int | None) -> HostNeed:
     """Of a node; stage 3 collects its weights to save them where the host has the room for it."""
-    held, ranks = predicted.host_peak, len(job.machine.gpus)
+    held, ranks = predicted.host, len(job.machine.gpus)
     if job.accounting is Accounting.TEXTBOOK:
         return training_alone(held, ranks)
     on_cuda = not job.machine.accelerator.row.on_host

@@ -8,7 +8,6 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocations import (
     Allocation,
     AllocationKind,
-    MemoryKind,
     Moment,
     Moments,
     Phase,
@@ -289,8 +288,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
     accelerator: Accelerator = Accelerator.CUDA
     moments: Moments
     """On the GPU, once every optimizer state exists: all that compete for the peak of a phase."""
-    host: Moments
-    """In host memory, beyond the interpreter."""
+    host: Moment
+    """In host memory, beyond the interpreter, once the optimizer has stepped."""
     flattens_on_host: bool = False
     """Whether ZeRO-1 or ZeRO-2 makes its flat copy of the weights there, not on the GPU."""
 
@@ -326,19 +325,18 @@ class Estimate(Struct, frozen=True, kw_only=True):
         """The strategy that it is for."""
         return self.rank.strategy
 
-    def peaks(self, memory: MemoryKind = MemoryKind.GPU) -> Mapping[Phase, Moment]:
-        """Of each phase, the largest moment in this memory, without what takes no bytes in it."""
-        competing = self.moments if memory is MemoryKind.GPU else self.host
+    def peaks(self) -> Mapping[Phase, Moment]:
+        """Of each phase, the largest moment on the GPU, without what takes no bytes in it."""
         return {
             phase: tuple(
                 allocation for allocation in max(moments, key=moment_bytes) if allocation.size_bytes
             )
-            for phase, moments in competing.items()
+            for phase, moments in self.moments.items()
         }
 
-    def phase_bytes(self, memory: MemoryKind = MemoryKind.GPU) -> Mapping[Phase, int]:
-        """Bytes held at the peak of each phase."""
-        peaks = _peaks_bytes(self.moments if memory is MemoryKind.GPU else self.host)
+    def phase_bytes(self) -> Mapping[Phase, int]:
+        """Bytes held on the GPU at the peak of each phase."""
+        peaks = _peaks_bytes(self.moments)
         # Of some trainers, and of runs that evaluate.
         absent = {Phase.GENERATE, Phase.EVALUATE} - peaks.keys()
         return {phase: peaks.get(phase, 0) for phase in Phase if phase not in absent}
@@ -416,12 +414,6 @@ class Estimate(Struct, frozen=True, kw_only=True):
         fewest = min(most, default=0)
         return fewest if fewest > 0 else None
 
-    @property
-    def host_peak(self) -> Moment:
-        """What one rank holds in host memory beyond its interpreter, where that is most."""
-        moments = [moment for competing in self.host.values() for moment in competing]
-        return max(moments, key=moment_bytes)
-
 
 def _flattens(moment: Moment) -> bool:
     return any(allocation.kind is AllocationKind.FLATTENING_COPY for allocation in moment)
@@ -469,13 +461,12 @@ def estimate(
     model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
 ) -> Estimate:
     """What this one rank holds; `rank` holds the strategy, whose row has the formulas."""
-    host = (*rank.strategy.host_allocations(model, rank), *host_allocations(model, rank))
     return Estimate(
         model=model,
         rank=rank,
         accelerator=accelerator,
         moments=_with_all(rank.strategy.moments(as_it_runs(rank)), model, rank, accelerator),
-        host={phase: (host,) for phase in Phase if phase not in {Phase.MODEL, Phase.EVALUATE}},
+        host=(*rank.strategy.host_allocations(model, rank), *host_allocations(model, rank)),
     )
 
 
@@ -613,5 +604,5 @@ def rule_of_thumb_estimate(
         model=model,
         rank=rank,
         moments={Phase.STEP: (on_gpu,)},
-        host={Phase.STEP: (tuple(held[part] for part in held if part in on_host),)},
+        host=tuple(held[part] for part in held if part in on_host),
     )
