@@ -147,8 +147,12 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     # Hydra may make a Trainer of its files.
     fits = read.source.by_method.get("fit", []) if libraries & {*LIGHTNING} else []
     if fits and not added:
-        facts = replace(facts, integration=Integration.LIGHTNING, config_line=fits[0].line)
-        return replace(facts, obstacle=Obstacle.HIDDEN_LIGHTNING)
+        return replace(
+            facts,
+            integration=Integration.LIGHTNING,
+            config_line=fits[0].line,
+            obstacle=Obstacle.HIDDEN_LIGHTNING,
+        )
     if not added:
         # Such as `src/train.py` of LLaMA-Factory's repository.
         is_program = "llamafactory" in libraries
@@ -390,8 +394,11 @@ def lightning_word(read: Reader, call: FunctionCall, word: str, default: Scalar)
         return read.bind(keywords[word], call, word)
     if call.method == FROM_PARSED:
         return read.named(frozenset({word}))
-    unsaid = ValueSource(value=default, line=call.line, keyword=word, default_of="Trainer")
-    return UNSEEN if hidden else unsaid
+    return (
+        UNSEEN
+        if hidden
+        else ValueSource(value=default, line=call.line, keyword=word, default_of="Trainer")
+    )
 
 
 # Find what makes several ranks share a tensor, a sequence or experts.
