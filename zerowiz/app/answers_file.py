@@ -54,9 +54,9 @@ def find_origins(plan: Plan, layers: Layers) -> dict[str, tuple[object, str]]:
             *layers.values.values(),
         )
     )
-    sources = {name: value.source for name, value in decided.items()}
     return {
-        name: (values[name], sources.get(name, Origin.DEFAULT.value)) for name in lasting().values()
+        name: (values[name], decided[name].source if name in decided else Origin.DEFAULT.value)
+        for name in lasting().values()
     }
 
 
@@ -415,11 +415,8 @@ def _written_values(script: str, script_args: Sequence[str], options: Options) -
     job: dict[str, object] = {SCRIPT: script if options.module else Path(script)}
     job |= {MODULE: True} if options.module else {}
     job |= {SCRIPT_ARGS: words} if words else {}
-    defaults = Options()
-    chosen = {key: getattr(options, name) for key, name in lasting().items()}
-    return job | {
-        key: value for key, value in chosen.items() if value != getattr(defaults, lasting()[key])
-    }
+    said = changes(options)
+    return job | {key: said[name] for key, name in lasting().items() if name in said}
 
 
 def _as_there(key: str, value: object, folder: Path) -> object:

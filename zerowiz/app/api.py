@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -195,6 +196,7 @@ def _takes_settings(
     def decorate(
         function: Callable[[Machine | str | os.PathLike[str] | None, Options], R],
     ) -> Callable[Concatenate[Machine | str | os.PathLike[str] | None, P], R]:
+        @wraps(function)
         def called(
             machine: Machine | str | os.PathLike[str] | None = None,
             /,
@@ -205,9 +207,6 @@ def _takes_settings(
                 raise TypeError("pass settings as keyword arguments")
             return function(machine, _settings(settings))
 
-        called.__name__ = called.__qualname__ = function.__name__
-        called.__doc__ = function.__doc__
-        called.__module__ = function.__module__
         called.__signature__ = _signature()  # type: ignore[attr-defined]
         return called
 

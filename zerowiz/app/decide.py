@@ -249,15 +249,13 @@ class RemedyFinder:
 
     def _takes(self, name: str, value: object) -> bool:
         script = self.script
-        if script is None or name == "optimizer_state_dtype":
+        if script is None or name not in {"model", *SETTINGS} - {"optimizer_state_dtype"}:
             return True
         if name == "model":
             # A script that is planned for a size can as well be planned for another one.
             by_size = parse_size(self.options.model or "") is not None
             is_size = parse_size(str(value)) is not None
             return by_size if is_size else script.settings.is_open(name, value)
-        if name not in SETTINGS:
-            return True
         if name == "sequence_parallel" and not script.facts.gives_positions:
             return False
         if isinstance(value, Loss) and not self._has(LOSS_ROWS[value].package):

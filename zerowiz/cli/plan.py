@@ -144,11 +144,10 @@ def plan(
     origins: Annotated[bool, option_of(OTHER_SETTINGS["origins"])] = False,
 ) -> None:
     """Show what each ZeRO strategy needs on this machine, and choose one"""
-    of_one: dict[str, object] = {"$explain": explain, "$limits": limits}
-    of_one |= {"$html": html, "$origins": origins}
+    of_one = {"$explain": explain, "$limits": limits, "$html": html, "$origins": origins}
     if compare is not None:
-        of_one |= {"$verbose": verbose, "$price": price}
-        _refuse_any(of_one, "one plan, and `$compare` shows two", "remove it")
+        given = {**of_one, "$verbose": verbose, "$price": price}
+        _refuse_any(given, "one plan, and `$compare` shows two", "remove it")
         compare_plans(script, args or (), options, compare)
         return
     reporter = _NotesLast(quiet=options.quiet, with_waits=not options.as_json)

@@ -1,6 +1,7 @@
 """Ask every node of a hostfile what it has, at once."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from zerowiz.app.options import Options, as_words, with_count
 from zerowiz.app.reporter import Reporter
@@ -8,7 +9,7 @@ from zerowiz.core import shell
 from zerowiz.core.machine.merge import Fleet, merge_nodes
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.structs import replace
-from zerowiz.errors import PreflightError, UsageError
+from zerowiz.errors import PreflightError
 from zerowiz.probe.machine.fleet import argv_for, ask_nodes, node_command, pick_transport
 from zerowiz.probe.nodes import read_hostfile
 from zerowiz.ui import machine
@@ -21,6 +22,7 @@ _AT_ONCE = 64
 
 
 def read_fleet(
+    hostfile: Path,
     options: Options,
     environ: Mapping[str, str],
     reporter: Reporter,
@@ -33,9 +35,7 @@ def read_fleet(
         PreflightError: No node answered, or there is nothing to ask them with.
         UsageError: The hostfile makes no sense.
     """
-    if options.hostfile is None:
-        raise UsageError("no hostfile was given", "pass one: `$hostfile hosts`")
-    slots = read_hostfile(options.hostfile)
+    slots = read_hostfile(hostfile)
     hosts = list(slots)
     command = node_command(_node_words(options, environ), limit_s=deadline_s)
     argv = argv_for(pick_transport(environ), command)
@@ -46,13 +46,15 @@ def read_fleet(
     return merge_nodes(answers, slots)
 
 
-def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter) -> Machine:
+def read_nodes(
+    hostfile: Path, options: Options, environ: Mapping[str, str], reporter: Reporter
+) -> Machine:
     """The weakest of the hostfile's nodes, every one of which has to answer."""
-    fleet = read_fleet(options, environ, reporter)
+    fleet = read_fleet(hostfile, options, environ, reporter)
     for short in fleet.short:
         raise PreflightError(
             machine.short(short),
-            f"give it that many slots in `{options.hostfile}`",
+            f"give it that many slots in `{hostfile}`",
         )
     for failure in fleet.failures:
         raise PreflightError(
@@ -60,7 +62,7 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
                 f"{len(fleet.failures)} of {options.nodes} nodes did not answer; "
                 f"`{failure.host}`: {failure.why}"
             ),
-            f"see each node: `zerowiz machine $hostfile {shell.quote(options.hostfile)}`",
+            f"see each node: `zerowiz machine $hostfile {shell.quote(hostfile)}`",
             "plan without asking the nodes: `$machine 8xH100-80GB`",
         )
     return with_count(fleet.machine.with_notes(*machine.notes(fleet)), options)

@@ -159,7 +159,7 @@ def _read(options: Options, environ: Mapping[str, str], reporter: Reporter) -> M
     if options.hostfile is not None and options.machine is None:
         from zerowiz.app.machines.hostfile_nodes import read_nodes  # noqa: PLC0415 - as below
 
-        return read_nodes(options, environ, reporter)
+        return read_nodes(options.hostfile, options, environ, reporter)
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
     if means_all(options.machine):
         raise UsageError(

@@ -87,17 +87,17 @@ def see_machine(
     if options.hostfile is None or options.machine is not None:
         seen = SeenMachine(machine=find_machine(options, os.environ, reporter=reporter))
     else:
-        fleet = _read_fleet(options, reporter, deadline_s)
+        fleet = _read_fleet(options.hostfile, options, reporter, deadline_s)
         seen = SeenMachine(machine=fleet.machine, fleet=fleet)
     if save is not None:
         save_machine(seen.machine, save, force=options.force)
     return seen
 
 
-def _read_fleet(options: Options, reporter: Reporter, deadline_s: int) -> Fleet:
+def _read_fleet(hostfile: Path, options: Options, reporter: Reporter, deadline_s: int) -> Fleet:
     """The nodes that answered, with the machine as a plan takes it."""
     options = with_hostfile(options)
-    fleet = read_fleet(options, os.environ, reporter, deadline_s=deadline_s)
+    fleet = read_fleet(hostfile, options, os.environ, reporter, deadline_s=deadline_s)
     seen, ranks = fleet.machine, options.gpus_per_node
     if ranks is not None and ranks < len(seen.gpus):
         seen = with_gpus(seen, ranks)

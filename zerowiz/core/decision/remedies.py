@@ -85,13 +85,6 @@ _COSTS: Mapping[str, Expense] = {
 _BY_PRICE = tuple(Expense)
 
 
-def costs_of(change: Change) -> frozenset[Expense]:
-    """What a change costs besides time."""
-    costs = {_COSTS[name] for name in change if name in _COSTS}
-    # Adapters on weights in 4 bits are less exact than adapters alone.
-    return frozenset(costs | ({Expense.PRECISION} if change.get("method") == "qlora" else set()))
-
-
 class Patch(Struct, frozen=True, kw_only=True):
     """One change of a job, as options say it; it can be made of the job after any other."""
 
@@ -133,7 +126,10 @@ class Remedy(Struct, frozen=True, kw_only=True):
     @property
     def costs(self) -> frozenset[Expense]:
         """What it costs besides time."""
-        return costs_of(self.change)
+        costs = {_COSTS[name] for name in self.change if name in _COSTS}
+        # Adapters on weights in 4 bits are less exact than adapters alone.
+        quantizes = self.change.get("method") == "qlora"
+        return frozenset(costs | ({Expense.PRECISION} if quantizes else set()))
 
     @property
     def sequence_tokens(self) -> int:
