@@ -193,7 +193,7 @@ def scripts(folder: Path) -> Path:
                 (*words, *ERRORS_CPU[:2], "in_code.py"),
                 3,
                 "an answer is missing",
-                "`model.config.save_pretrained",
+                "such as `--model 10m` or `--model 1.3b`: it is planned as a Llama",
             )
             for words in (("plan",), ("launch", "--dry-run"), ("init", "--yes"))
         ),

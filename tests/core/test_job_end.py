@@ -27,10 +27,10 @@ from zerowiz.core.job_end import (
 )
 from zerowiz.core.launch.plan import ResumeFrom, Saved, output_folder, plan_resume
 from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.script.arguments import SettingsFile
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun
-from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace

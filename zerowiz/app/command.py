@@ -288,6 +288,11 @@ def require_reachable(script: ScriptRun, options: Options) -> None:
         deliver(script.facts, script.words, config_file(options, ZERO2))
 
 
+def _may_set(word: str) -> bool:
+    """Whether a word after a script names a file of its settings."""
+    return word.endswith((".py", ".yaml", ".yml", ".json", ".toml")) and Path(word).is_file()
+
+
 def _must_say(script: ScriptRun, options: Options) -> Ask:
     """Nobody is asked, and what the run is bound to is never guessed."""
     facts = script.facts
@@ -302,9 +307,11 @@ def _must_say(script: ScriptRun, options: Options) -> Ask:
             what, value = unseen[question.key]
             where = facts.where(value.line)
             followed = (f"zerowiz did not follow `{value.code}` in {where}",) if value.code else ()
+            files = () if facts.settings_file else filter(_may_set, script.words)
             raise AnswerNeededError(
                 f"zerowiz cannot see the script's {what}, and cannot ask here",
                 *followed,
+                *(f"look for it in `{file}`, which zerowiz does not read" for file in files),
                 f"set it with `${question.key}`",
             )
         if question.key == "lr":

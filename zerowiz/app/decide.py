@@ -46,6 +46,7 @@ from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.plan_json import encode_decision
+from zerowiz.core.script.arguments import SettingsCopy, render_values
 from zerowiz.core.script.facts import RESUME, Convention
 from zerowiz.core.script.settings import (
     ScriptRun,
@@ -54,7 +55,6 @@ from zerowiz.core.script.settings import (
     facts_of,
     settings_of,
 )
-from zerowiz.core.script.settings_file import SettingsCopy, render_values
 from zerowiz.core.settings import Change, Origin, SettingValue
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Strategy

@@ -156,7 +156,7 @@ def _run() -> int:
         if not gc.isenabled():
             # `__main__.py` put it off until everything is loaded. A plan leaves no garbage.
             gc.freeze()
-            gc.set_threshold(100_000)
+            gc.set_threshold(1_000_000)
             gc.enable()
         code = app(standalone_mode=False, prog_name="zerowiz")
         sys.stdout.flush()

@@ -45,8 +45,8 @@ from zerowiz.core.dsconfig.schema import (
     uncounted_keys,
 )
 from zerowiz.core.lint.config import ConfigText
+from zerowiz.core.script.arguments import YAML_SUFFIXES, SettingsFile
 from zerowiz.core.script.programs import ProgramFile, read_program
-from zerowiz.core.script.settings_file import YAML_SUFFIXES, SettingsFile
 from zerowiz.core.settings import not_planned
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.core.workload import PRECISIONS, Integration, Precision

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 import msgspec.yaml
 import pytest
 
-from zerowiz.core.script.arguments import Reads, ScriptParser, field_options
+from zerowiz.core.script.arguments import (
+    Reads,
+    ScriptParser,
+    SettingsFile,
+    field_options,
+    render_values,
+)
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import (
     Convention,
@@ -17,7 +23,6 @@ from zerowiz.core.script.facts import (
     read_said,
 )
 from zerowiz.core.script.settings import ScriptRun
-from zerowiz.core.script.settings_file import SettingsFile, render_values
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.errors import UsageError

@@ -4,6 +4,7 @@ import pytest
 from paths import TEMPLATES
 from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of, value_of
 
+from zerowiz.core.script.config_delivery import with_config_via
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.settings import LEARNING
@@ -449,6 +450,11 @@ def test_what_replaces_a_section_of_the_config_is_seen(arguments: str, passed: s
         "first, *n = sizes\nTrainingArguments(per_device_train_batch_size=n)",
         "TrainingArguments(per_device_train_batch_size='a' * 2)",
         "n = n * 2\nTrainingArguments(per_device_train_batch_size=n)",
+        (
+            "class A:\n    def __init__(self, n=4):\n"
+            "        TrainingArguments(per_device_train_batch_size=n)\n"
+            "class B(A):\n    def __init__(self):\n        super().__init__(8)\nA()\nB()"
+        ),
     ],
 )
 def test_what_cannot_be_told_is_unseen(text: str) -> None:
@@ -466,6 +472,14 @@ def test_what_cannot_be_told_is_unseen(text: str) -> None:
         "import transformers as t\nt.TrainingArguments(per_device_train_batch_size=4)",
         "from transformers import *\nTrainingArguments(per_device_train_batch_size=4)",
         "async def main():\n    TrainingArguments(per_device_train_batch_size=4)",
+        (
+            "class A:\n    def __init__(self, n=4):\n"
+            "        TrainingArguments(per_device_train_batch_size=n)\nA()"
+        ),
+        (
+            "class A:\n    def __init__(self, one, n):\n"
+            "        TrainingArguments(per_device_train_batch_size=n)\nA(1, 4)"
+        ),
     ],
 )
 def test_what_is_said_once_is_followed(text: str) -> None:
@@ -1040,3 +1054,51 @@ trainer = L.Trainer(strategy="deepspeed", {arguments})
         assert settings.precision is not None
         said = settings.precision.change_to(Precision.BF16)
         assert 'set `precision="bf16-mixed"` in train.py line 3' == said
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", {"micro_batch": 3, "accumulation_steps": 4, "precision": Precision.FP16}),
+        ("del config['fp16']\n", {"accumulation_steps": None, "precision": None}),
+        ("config['fp16']['enabled'] = False\n", {"micro_batch": None, "precision": None}),
+        ("config['fp16'] = other\n", {"micro_batch": None, "precision": None}),
+    ],
+)
+def test_a_config_that_is_built_of_names_is_read(lines: str, expected: dict[str, object]) -> None:
+    text = f"""import argparse, deepspeed
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=4)
+args = parser.parse_args()
+BATCH = 3
+config = {{
+    "train_micro_batch_size_per_gpu": BATCH,
+    "gradient_accumulation_steps": args.steps,
+    "fp16": {{"enabled": True}},
+}}
+{lines}engine, *_ = deepspeed.initialize(model=net, config=config)
+engine.backward(engine(tokens))
+"""
+    facts = parse_script(text, "train.py")
+    by_dict = ScriptRun(with_config_via(facts, "none"), ())
+    assert expected == {name: value_of(by_dict.settings, name) for name in expected}
+    # Another config that the script takes decides in place of the dict.
+    replaced = ScriptRun(with_config_via(facts, "file:ds.json"), ()).settings
+    assert {"micro_batch", "accumulation_steps", "precision"}.isdisjoint(replaced.values)
+
+
+@pytest.mark.parametrize(
+    ("integration", "expected"),
+    [
+        ("from accelerate import Accelerator\nAccelerator().backward(net(x))", 6),
+        ("from accelerate import Accelerator\nAccelerator().prepare(net)", None),
+        (RAW_TAIL, None),
+    ],
+)
+def test_a_loop_without_a_loader_has_the_batch_that_its_library_calls_so(
+    integration: str, expected: int | None
+) -> None:
+    option = 'parser.add_argument("--train_batch_size", type=int, default=6)\n'
+    text = f"{RAW_HEAD}{option}args = parser.parse_args()\n{integration}\n"
+    settings = ScriptRun(parse_script(text, "train.py"), ()).settings
+    assert expected == value_of(settings, "micro_batch")

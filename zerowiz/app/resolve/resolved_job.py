@@ -437,13 +437,19 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
 def model_needed(script: ScriptRun | None) -> AnswerNeededError:
     """The error where nobody says which model is trained."""
     built = (
-        "a script that builds its model itself can write a folder for `$model` once: "
-        '`model.config.save_pretrained("my-model")`'
+        (
+            "if the script has a model of its own, say how large it is, such as `$model 10m` or "
+            "`$model 1.3b`: it is planned as a Llama of that size"
+        ),
+        (
+            "a script that builds its model itself can write a folder for `$model` once: "
+            '`model.config.save_pretrained("my-model")`'
+        ),
     )
     return AnswerNeededError(
         "an answer is missing: Which model? (a folder, a hub id, or a size like 7b)",
         "set it with `$model`",
-        *(() if script is None else (built,)),
+        *(() if script is None else built),
     )
 
 

@@ -224,41 +224,37 @@ class Job(Struct, frozen=True, kw_only=True):
         deepspeed 0.19.8, module_inject/auto_tp.py and auto_ep_config.py, and transformers 5.23,
         `base_model_tp_plan`: uneven heads are cut so, too, but have no formulas here.
         """
-        a, w, ranks, name = (
-            self.model.architecture,
-            self.workload,
-            self.machine.world_size,
-            self.model.name,
-        )
+        a, w, ranks = self.model.architecture, self.workload, self.machine.world_size
         cut, dealt = w.tensor_parallel, w.expert_parallel
         key = "tensor_parallel.autotp_size" if cut > 1 else "expert_parallel.autoep_size"
         is_plain = w.method is Method.FULL and w.trainer is Trainer.SFT
         layers = {tensor.name for tensor in self.model.tensors}
         is_known = {"q_proj", "o_proj", "up_proj"} <= layers and not a.experts
+        ways = (cut > 1) + (dealt > 1) + (w.sequence_parallel > 1)
+        # The first that holds is said.
         reasons = {
             "zerowiz has no formulas for adapters with it, or another trainer": not is_plain,
             "`$accounting textbook` has no rule for it": self.accounting is not Accounting.REAL,
-            "zerowiz plans one way to share at a time": (
-                (cut > 1) + (dealt > 1) + (w.sequence_parallel > 1) > 1
-            ),
-            f"zerowiz does not know how `{name}` ({a.family}) is cut": not self.is_counted_decoder
+            "zerowiz plans one way to share at a time": ways > 1,
+            "zerowiz does not know how `{name}` ({a.family}) is cut": not self.is_counted_decoder
             or (cut > 1 and not is_known),
-            f"releases of transformers differ on the embedding of `{name}`, which is its head": (
+            "releases of transformers differ on the embedding of `{name}`, which is its head": (
                 cut > 1 and a.tied_embeddings
             ),
-            f"the job has {ranks} ranks": ranks % (cut * dealt),
-            f"`{name}` has {a.heads} attention and {a.kv_heads} key-value heads": a.heads % cut
-            or a.kv_heads % cut,
-            f"the layers of `{name}` are {a.intermediate_size} wide": a.intermediate_size % cut,
-            f"`{name}` has {a.experts or 'no'} experts": dealt > 1
-            and (not a.experts or a.experts % dealt),
+            "the job has {ranks} ranks": ranks % (cut * dealt),
+            "`{name}` has {a.heads} attention and {a.kv_heads} key-value heads": (
+                a.heads % cut or a.kv_heads % cut
+            ),
+            "the layers of `{name}` are {a.intermediate_size} wide": a.intermediate_size % cut,
+            "`{name}` has {experts} experts": dealt > 1 and (not a.experts or a.experts % dealt),
         }
-        for reason, holds in reasons.items():
-            if holds:
-                raise UsageError(
-                    f"`{key}` of the config is {max(cut, dealt)}: {reason}",
-                    "write a size that divides them, or remove it from the config",
-                )
+        reason = next((reason for reason, holds in reasons.items() if holds), None)
+        if reason is not None:
+            said = reason.format(name=self.model.name, a=a, ranks=ranks, experts=a.experts or "no")
+            raise UsageError(
+                f"`{key}` of the config is {max(cut, dealt)}: {said}",
+                "write a size that divides them, or remove it from the config",
+            )
 
     @property
     def global_batch(self) -> int:

@@ -7,7 +7,7 @@ from itertools import dropwhile
 
 from zerowiz.core import shell
 from zerowiz.core.launch.secrets import join_words
-from zerowiz.core.script.settings_file import YAML_SUFFIXES
+from zerowiz.core.script.arguments import YAML_SUFFIXES
 
 _LAUNCHERS = re.compile(r"torchrun|accelerate|accelerate-launch|deepspeed|python(3(\.\d+)?t?)?")
 _MODULES = frozenset(

@@ -7,18 +7,26 @@ from typing import NoReturn
 from msgspec import Struct, field
 
 from zerowiz.core import shell
-from zerowiz.core.script.arguments import Option, Takes, left_over, read_words
+from zerowiz.core.script.arguments import (
+    Option,
+    SettingsCopy,
+    Takes,
+    copy_path,
+    copy_values,
+    left_over,
+    read_words,
+)
 from zerowiz.core.script.facts import (
     WAYS,
     Convention,
     Obstacle,
     ScriptFacts,
+    ValueSource,
     Words,
     read_said,
     split_config_via,
 )
 from zerowiz.core.script.settings import AddedWords
-from zerowiz.core.script.settings_file import SettingsCopy, copy_path, copy_values
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import BY_DOCTOR, UnreachableScriptError, UsageError, ZerowizError
@@ -46,6 +54,10 @@ def with_config_via(
     reader = facts.integration or integration or reader
     if way == "env" and reader is Integration.LIGHTNING:
         convention = Convention.LIGHTNING
+    if facts.convention is Convention.CONFIG_DICT and convention is not Convention.NONE:
+        # Another config takes the place of the dict.
+        names = (name for name, source in facts.sources.items() if source.from_config)
+        facts = facts.with_sources(**dict.fromkeys(names, ValueSource(from_config=True)))
     stated = replace(
         facts,
         convention=convention,

@@ -17,12 +17,13 @@ from zerowiz.core.script.arguments import (
     Reads,
     Scalar,
     ScriptParser,
+    SettingsFile,
     Takes,
     missing_arguments,
+    read_values,
     read_words,
     write_words,
 )
-from zerowiz.core.script.settings_file import SettingsFile, read_values
 from zerowiz.core.settings import HYPERPARAMETERS, OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS, Integration
@@ -133,7 +134,8 @@ class ValueSource(Struct, frozen=True, kw_only=True):
     default_of: str | None = None
     """The arguments class that has `value` as its default."""
     from_config: bool = False
-    """Whether the script takes the value from the DeepSpeed config, so that they agree."""
+    """Whether the script takes the value from the DeepSpeed config, so that they agree; of one that
+    the script builds itself, `value` is what it says."""
     when: tuple[Scalar, ...] = ()
     """For a condition: it holds where the option has one of these values, or is on for none."""
     unless: bool = False

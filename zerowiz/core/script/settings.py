@@ -97,12 +97,19 @@ def _precision(run: Resolver, value: object) -> Words | None:
         return run.words_for(facts.mixed_precision, spell(_names(facts))[Precision(str(value))])
     if facts.bf16.flag is None and facts.fp16.flag is None:
         return () if facts.float_batches.seen else None
+    switches = ((facts.bf16, Precision.BF16), (facts.fp16, Precision.FP16))
+    wanted = {binding: value is precision for binding, precision in switches}
+    # One that is not seen, and is not to be on, is off.
+    return _words_of_all(run, {b: on for b, on in wanted.items() if on or b.seen})
+
+
+def _words_of_all(run: Resolver, wanted: Mapping[ValueSource, object]) -> Words | None:
+    """The words that give several settings their values, where the run has others."""
     words: Words = ()
-    for switch, precision in ((facts.bf16, Precision.BF16), (facts.fp16, Precision.FP16)):
-        now, wanted = as_truth(run.setting(switch)), value is precision
-        known = now is not None and now.value is wanted
-        without = now is None and switch.flag is None and not wanted
-        more = () if known or without else run.words_for(switch, wanted)
+    for binding, value in wanted.items():
+        now = run.setting(binding)
+        is_known = now is not None and now.value == value
+        more = () if is_known else run.words_for(binding, value)
         if more is None:
             return None
         words += () if more == words else more
@@ -148,16 +155,9 @@ def _reference(run: Resolver, value: object) -> Words | None:
 
 def _vllm_fraction(run: Resolver, value: object) -> Words | None:
     """By the options of trl that start vLLM in the same GPUs, and give it this part of each."""
-    facts, words = run.facts, Words()
-    for binding, wanted in ((facts.use_vllm, True), (facts.vllm_mode, COLOCATED)):
-        now = run.setting(binding)
-        is_known = now is not None and now.value == wanted
-        more = () if is_known else run.words_for(binding, wanted)
-        if more is None:
-            return None
-        words += more
-    more = run.words_for(facts.vllm_memory_fraction, value)
-    return None if more is None else words + more
+    facts = run.facts
+    wanted = {facts.use_vllm: True, facts.vllm_mode: COLOCATED, facts.vllm_memory_fraction: value}
+    return _words_of_all(run, wanted)
 
 
 def _eval_batch(run: Resolver, value: object) -> Words | None:
@@ -416,9 +416,10 @@ def _splits(facts: ScriptFacts, settings: ScriptSettings) -> bool:
     rates; one that takes its whole batch from the config has none that another split could change.
     """
     trainer = Trainer.SFT if settings.trainer is None else settings.trainer.value
-    if settings.not_counted or not trainer.row.averages:
-        return False
     micro_batch, steps = facts.micro_batch, facts.accumulation_steps
+    by_dict = any(s.from_config and s.value is not None for s in (micro_batch, steps))
+    if settings.not_counted or by_dict or not trainer.row.averages:
+        return False
     by_config = steps.from_config and (micro_batch.from_config or facts.counts_micro_steps)
     by_option = steps.flag is not None and settings.is_open("accumulation_steps", 1)
     is_open = micro_batch.from_config or settings.is_open("micro_batch", 1)
@@ -428,10 +429,7 @@ def _splits(facts: ScriptFacts, settings: ScriptSettings) -> bool:
 def _metrics(facts: ScriptFacts) -> str | None:
     """Where the trainer is handed what computes metrics."""
     metrics = facts.trainer.metrics
-    if metrics is None:
-        return None
-    where = f"{facts.where(metrics.line)}"
-    return where + f": `{metrics.code}`"
+    return None if metrics is None else f"{facts.where(metrics.line)}: `{metrics.code}`"
 
 
 def _checkpointing(run: Resolver) -> ScriptValue[bool] | None:
@@ -716,7 +714,8 @@ def _precision_change(facts: ScriptFacts) -> tuple[str, dict[Precision, Scalar]]
     }
     is_condition = any(binding.when or binding.unless for binding in (facts.bf16, facts.fp16))
     by_accelerate = facts.integration is Integration.ACCELERATE
-    if is_condition or (by_accelerate and len(flags) == 1):
+    by_dict = facts.bf16.from_config or facts.fp16.from_config
+    if is_condition or by_dict or (by_accelerate and len(flags) == 1):
         line = facts.bf16.line or facts.fp16.line
         return f"edit {facts.where(line)}", {}
     if flags:

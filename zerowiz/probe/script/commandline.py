@@ -2,7 +2,10 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import cast
 
 from msgspec import Struct, field
 
@@ -15,12 +18,16 @@ from zerowiz.core.script.arguments import (
     TRAINING_CLASSES,
     Option,
     Reads,
+    Scalar,
     ScriptParser,
     Takes,
     field_options,
     read_word,
+    read_words,
 )
 from zerowiz.core.structs import replace
+from zerowiz.errors import ZerowizError
+from zerowiz.probe.files import require_text
 from zerowiz.probe.script.source import (
     HF_LIBRARIES,
     HF_PARSE_CALLS,
@@ -55,7 +62,8 @@ _READS: Mapping[str, Reads] = {
 # HfArgumentParser parses the text of a dataclass field's `bool`.
 _FIELD_READS: Mapping[str, Reads] = {**_READS, "bool": Reads.TRUTH}
 
-
+# How a word is read in the place of a value of this type.
+_OF_TYPES = {bool: Reads.TRUTH, int: Reads.INT, float: Reads.FLOAT, str: Reads.STR}
 _LISTS = frozenset({"List", "list", "Sequence", "Iterable"})
 
 
@@ -179,8 +187,7 @@ def parameter_options(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Itera
 def _parameter_options(arg: ast.arg, value: ast.expr | None) -> Iterator[Option]:
     name, empty = arg.arg, Scope()
     default = literal(value, empty)
-    by_value = {bool: Reads.TRUTH, int: Reads.INT, float: Reads.FLOAT, str: Reads.STR}
-    reads = by_value.get(type(default), Reads.UNSEEN)
+    reads = _OF_TYPES.get(type(default), Reads.UNSEEN)
     if arg.annotation is not None:
         reads = _annotation(arg.annotation)
     elif isinstance(value, ast.List | ast.Tuple):
@@ -369,7 +376,7 @@ class CommandLine(Struct, frozen=True, kw_only=True):
 
 def command_line(source: Source) -> CommandLine:
     """The command line of a script, as far as its source shows it."""
-    hf_calls = [call for call in source.calls if _is_hf_parser(source, call)]
+    hf_calls = _hf_parsers(source)
     fills = _fills_arguments(source, hf_calls)
     classes = [arguments for call in hf_calls for arguments in _parsed_classes(source, call)]
     known = [arguments for arguments in classes if arguments is not None]
@@ -399,7 +406,8 @@ def command_line(source: Source) -> CommandLine:
         options=(*_added(source), *fields, *fired) if reads_words else (),
         abbreviates=not fired
         and all(
-            getattr(c.keyword("allow_abbrev"), "value", None) is not False for c in source.calls
+            getattr(call.words.get("allow_abbrev"), "value", None) is not False
+            for call in source.calls
         ),
         complete=len(known) == len(classes)
         and all(arguments.complete for arguments in known)
@@ -411,7 +419,7 @@ def command_line(source: Source) -> CommandLine:
     flags = {flag for option in parser.options for flag in option.flags}
     is_strict = parser.complete and _is_strict(source, flags)
     by_release = bool(fired) or any(arguments.of_library for arguments in known)
-    of_script = is_strict and not by_release and not any(map(_takes_others, source.calls))
+    of_script = is_strict and not by_release and not _takes_others(source)
     # tyro 0.9, _cli.py, cli: it ends the job at a word that it does not know.
     is_strict = is_strict or bool(source.calls_to("tyro", "cli"))
     parser = replace(parser, strict=is_strict, of_script=of_script)
@@ -458,12 +466,14 @@ def _is_strict(source: Source, flags: Collection[str]) -> bool:
     )
 
 
-def _takes_others(call: FunctionCall) -> bool:
-    """Whether a call makes a parser take words of other parsers, or of none."""
-    nargs = call.keyword("nargs")
-    rest = nargs is not None and (last_name(nargs) or literal(nargs, call.scope))
-    return rest in {"REMAINDER", "PARSER", "...", "A..."} or (
-        call.method == "add_parser" and call.keyword("parents", "prefix_chars") is not None
+def _takes_others(source: Source) -> bool:
+    """Whether a parser takes words of other parsers, or of none."""
+    added = source.by_method.get("add_argument", ())
+    numbers = [(n, call.scope) for call in added if (n := call.keyword("nargs")) is not None]
+    rest = {last_name(number) or literal(number, scope) for number, scope in numbers}
+    makers = source.by_method.get("add_parser", ())
+    return not rest.isdisjoint({"REMAINDER", "PARSER", "...", "A..."}) or any(
+        maker.keyword("parents", "prefix_chars") is not None for maker in makers
     )
 
 
@@ -532,10 +542,7 @@ def _is_made(source: Source, expr: ast.expr, scope: Scope) -> bool:
         or (isinstance(arg, ast.Name) and _is_bound_to_parser(source, arg.id, scope))
         for arg in expr.args
     )
-    return takes or any(
-        call.function == expr.func.id and _is_constructor(source, call.node)
-        for call in source.calls
-    )
+    return takes or any(call.function == expr.func.id for call in _constructors(source))
 
 
 def _is_constructor(source: Source, call: ast.Call) -> bool:
@@ -543,6 +550,13 @@ def _is_constructor(source: Source, call: ast.Call) -> bool:
     types = bool(call.args or call.keywords)
     is_hf = library in HF_LIBRARIES and name in HF_PARSERS and types
     return is_hf or (library, name) == ("argparse", "ArgumentParser")
+
+
+def _constructors(source: Source) -> list[FunctionCall]:
+    """The calls that make a parser."""
+    origins = (("argparse", "ArgumentParser"), *product(HF_LIBRARIES, HF_PARSERS))
+    calls = (call for origin in origins for call in source.calls_to(*origin))
+    return [call for call in calls if _is_constructor(source, call.node)]
 
 
 def _adds_config_arguments(source: Source, call: ast.Call) -> bool:
@@ -581,9 +595,10 @@ def _is_bound_to_parser(source: Source, name: str, scope: Scope) -> bool:
 
 def _edits_words(source: Source) -> bool:
     """Whether it changes `sys.argv`."""
+    calls = source.calls if "argv." in source.text else ()
     return "argv" in source.altered or any(
         isinstance(call.node.func, ast.Attribute) and last_name(call.node.func.value) == "argv"
-        for call in source.calls
+        for call in calls
     )
 
 
@@ -599,7 +614,7 @@ _DOUBTFUL_MAKE = frozenset(
 
 def _may_require(source: Source) -> bool:
     """Whether one parser reads all words, whatever else the script does before."""
-    makers = [call for call in source.calls if _is_constructor(source, call.node)]
+    makers = _constructors(source)
     parses = _parse_calls(source)
     fires = source.calls_to("fire", "Fire")
     return (
@@ -636,21 +651,27 @@ def _added(source: Source) -> list[Option]:
     return options
 
 
-def _is_hf_parser(source: Source, call: FunctionCall) -> bool:
-    """Whether a call makes an HfArgumentParser, a TrlParser, or a subclass.
+def _hf_parsers(source: Source) -> list[FunctionCall]:
+    """The calls that make an HfArgumentParser, a TrlParser, or a subclass.
 
     A subclass of another module is known by its name and by the classes that it is given.
     """
-    expr = call.node.func
-    if isinstance(expr, ast.Name) and expr.id in source.classes:
-        return any(
-            last_name(base) in HF_PARSERS or _is_parser_name(last_name(base))
-            for base in source.classes[expr.id].bases
+    calls = [
+        call
+        for (library, name), imported in source.by_origin.items()
+        for call in imported
+        if last_name(call.node) not in source.classes
+        if (
+            name in HF_PARSERS
+            if library in HF_LIBRARIES
+            else _is_parser_name(name) and call.node.args
         )
-    library, name = source.imported(expr)
-    if library in HF_LIBRARIES:
-        return name in HF_PARSERS
-    return _is_parser_name(name) and bool(call.node.args)
+    ]
+    for name, node in source.classes.items():
+        bases = map(last_name, node.bases)
+        if any(base in HF_PARSERS or _is_parser_name(base) for base in bases):
+            calls += source.by_method.get(name, ())
+    return sorted(calls, key=lambda call: call.line)
 
 
 def _is_foreign(source: Source, call: FunctionCall) -> bool:
@@ -706,3 +727,132 @@ def _parsed_classes(source: Source, call: FunctionCall) -> list[Arguments | None
     expr = follow(expr, call.scope)
     items = expr.elts if isinstance(expr, ast.Tuple | ast.List) else [expr]
     return [find_arguments(source, item) for item in items]
+
+
+# Read what Hydra gives a script: its YAML files, composed, and the words that choose them.
+#
+# hydra 1.3, _internal/defaults_list.py: a file lists in `defaults` the files that it is made of,
+# each an option of a group, which is a folder; what the file says itself counts last, but for
+# `_self_`.
+
+_DEEPEST = 8
+_SELF = "_self_"
+# What puts keys of one file into another place, or changes what another file chose.
+_PLACED = re.compile(r"@package|^ *- *override (?!/?hydra/)", re.MULTILINE)
+# hydra 1.3, _internal/utils.py, get_args_parser: of its own options those that name a file.
+_OWN_OPTIONS = ScriptParser(
+    options=(
+        Option(flags=("--config-path", "-cp"), dest="config_path"),
+        Option(flags=("--config-name", "-cn"), dest="config_name"),
+    )
+)
+# A number to OmegaConf, and a text to PyYAML.
+_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+
+
+def with_hydra(
+    line: CommandLine, source: Source, folder: Path, words: Sequence[str]
+) -> CommandLine:
+    """Add the keys of Hydra's files, as options that are written `key=value`.
+
+    Args:
+        line: The command line without them, which is left as it is where a file cannot be read, or
+            says where its keys go.
+        source: The script; what its function is called with becomes a namespace.
+        folder: That of the script, from which Hydra's path counts.
+        words: The words after the script.
+    """
+    mains = (
+        (function, decorator)
+        for function in source.functions.values()
+        for decorator in function.decorator_list
+        if source.imported(getattr(decorator, "func", decorator)) == ("hydra", "main")
+    )
+    function, decorator = next(mains, (None, None))
+    if function is None:
+        return line
+    # Its parser ends the job at a word such as `--local_rank=0`.
+    line = replace(line, parser=replace(line.parser, strict=True))
+    given = {
+        word.arg: getattr(word.value, "value", None) for word in getattr(decorator, "keywords", ())
+    }
+    given |= {dest: said.value for dest, said in read_words(_OWN_OPTIONS, tuple(words)).items()}
+    root = folder / str(given.get("config_path") or "")
+    try:
+        chosen = _chosen(words, root)
+        keys = dict(_compose(root, str(given.get("config_name")), "", chosen, _DEEPEST))
+    except (OSError, ValueError, ZerowizError):
+        return line
+    source.namespaces.update(argument.arg for argument in function.args.args[:1])
+    options = tuple(_key_option(key, value) for key, value in keys.items())
+    parser = ScriptParser(options=options, abbreviates=False, strict=True)
+    return replace(line, parser=parser, reads_words=True)
+
+
+def _chosen(words: Sequence[str], root: Path) -> Mapping[str, str]:
+    """What is typed as `key=value`; a group among the keys chooses its file.
+
+    Raises:
+        ValueError: A group is added or taken away.
+    """
+    pairs = [word.partition("=") for word in words if not word.startswith("-")]
+    for key, _, _ in pairs:
+        name = key.lstrip("+~")
+        if "@" in key or (name != key and (root / name).is_dir()):
+            raise ValueError(key)
+    return {key: value for key, _, value in pairs}
+
+
+def _compose(
+    root: Path, name: str, package: str, chosen: Mapping[str, str], depth: int
+) -> Iterator[tuple[str, object]]:
+    """The keys of a file with dots between them, and their values; a later one counts.
+
+    Raises:
+        OSError: A file is not there.
+        ValueError: It is of a shape that is not followed.
+        ZerowizError: It is not YAML.
+    """
+    from zerowiz.probe.config_text import load_yaml  # noqa: PLC0415 - takes long to load
+
+    path = root / f"{name.removesuffix('.yaml')}.yaml"
+    text = require_text(path)
+    content = load_yaml(str(path), text)
+    if not isinstance(content, dict) or _PLACED.search(text) or not depth:
+        raise ValueError(str(path))
+    parts = content.pop("defaults", None) or []
+    for part in parts if _SELF in parts else [*parts, _SELF]:
+        if part == _SELF:
+            yield from _leaves(content, package)
+            continue
+        (group, option), *_ = part.items() if isinstance(part, dict) else [("", part)]
+        needed = str(group).removeprefix("optional ")
+        if "hydra/" in needed:
+            continue
+        is_absolute = f"{needed}{option}".startswith("/")
+        inner = needed if is_absolute else f"{name.rpartition('/')[0]}/{needed}"
+        option = chosen.get(inner.strip("/"), str(option))
+        target = f"{inner}/{option}".strip("/").removesuffix(".yaml")
+        is_there = needed == group or (root / f"{target}.yaml").is_file()
+        if option not in {"None", "null"} and is_there:
+            below = f"{package}.{needed.strip('/').replace('/', '.')}".strip(".")
+            yield from _compose(root, target, below, chosen, depth - 1)
+
+
+def _leaves(content: Mapping[str, object], package: str) -> Iterator[tuple[str, object]]:
+    for key, value in content.items():
+        name = f"{package}.{key}".lstrip(".")
+        if isinstance(value, dict):
+            yield from _leaves(value, name)
+        else:
+            yield name, value
+
+
+def _key_option(key: str, value: object) -> Option:
+    """A key as an option; a value that is made of others is not known."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
+    is_known = type(value) in _OF_TYPES and "${" not in str(value)
+    default = cast("Scalar", value) if is_known else None
+    reads = _OF_TYPES.get(type(value), Reads.STR)
+    return Option(flags=(f"{key}=",), dest=key, default=default, reads=reads)

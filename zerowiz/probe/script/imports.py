@@ -34,11 +34,11 @@ _LIBRARIES = HF_LIBRARIES | {
 # is a part of. One that says none of it, and uses none that does, is left out.
 _SHOWN: Mapping[str, str] = {
     **dict.fromkeys(("deepspeed", "Training", "peft", "parse_args", "ArgumentParser"), ""),
-    **dict.fromkeys(("Arguments(", "fire.", "@dataclass", "@dataclasses.dataclass"), ""),
-    **dict.fromkeys(("Optimizer", "Adam", "DataLoader", ".backward(", "clip_grad"), ""),
+    **dict.fromkeys(("Arguments(", "fire.", "Optimizer", "Adam", "DataLoader", ".backward("), ""),
+    **dict.fromkeys(("@dataclass", "clip_grad", "truncation", "max_length", "LoRA", "LoRa"), ""),
     **dict.fromkeys(("from_pretrained", "from_config", "requires_grad", "attn_implementation"), ""),
     **dict.fromkeys(("save_pretrained", "state_dict", "torch.save", "device_map", "load_in_"), ""),
-    **dict.fromkeys(("truncation", "max_length", "lora", "Lora", "LoRA", "LoRa", "loRA"), ""),
+    **dict.fromkeys(("lora", "Lora", "loRA"), ""),
     "ccelerator": "[Aa]ccelerator",
     "ightning": "[Ll]ightning",
     "Trainer": r"Trainer\b",
@@ -267,6 +267,7 @@ class _Joiner:
         self._located: dict[tuple[Path | None, str], Path | None] = {}
         self._modules: dict[Path, _SourceFile | None] = {}
         self._mattering: dict[tuple[Path, str], bool] = {}
+        self._found: dict[tuple[_SourceFile, str, int], _Target] = {}
         self._lines = self._bytes = self._joined_bytes = 0
         self._names: dict[tuple[Path | None, str], str] = {}
         """What a definition of a file is called here, or what an origin is imported as."""
@@ -355,8 +356,15 @@ class _Joiner:
 
     # Find what a name stands for.
 
-    def find(self, module: _SourceFile, name: str, depth: int = 0) -> _Target:
+    def find(self, module: _SourceFile, name: str) -> _Target:
         """What a name of a module stands for; None for a name that it does not have."""
+        # A function that imports it, too, is looked at later.
+        key = (module, name, len(module.imports.get(name, ())))
+        if key not in self._found:
+            self._found[key] = self._find(module, name, 0)
+        return self._found[key]
+
+    def _find(self, module: _SourceFile, name: str, depth: int) -> _Target:
         if name in module.names:
             return _Own(module, name)
         if depth == MOST_STEPS:
@@ -369,7 +377,7 @@ class _Joiner:
             return here[0] if is_one else ".".join(filter(None, module.imports[name][-1]))
         for star in () if name.startswith("_") else module.stars:
             source = self.module(module, star)
-            target = None if source is None else self.find(source, name, depth + 1)
+            target = None if source is None else self._find(source, name, depth + 1)
             if target is not None:
                 return target
         return None
@@ -380,7 +388,7 @@ class _Joiner:
         package = self.module(module, source)
         if not name:
             return package or origin
-        target = None if package is None else self.find(package, name, depth + 1)
+        target = None if package is None else self._find(package, name, depth + 1)
         # A relative name has another meaning elsewhere.
         if target is None or (isinstance(target, str) and target.startswith(".")):
             dot = "" if source.endswith(".") else "."

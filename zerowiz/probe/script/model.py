@@ -354,29 +354,12 @@ def with_own_sizes(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 def _largest_embedding(read: Reader) -> ValueSource:
     """How many rows the largest `nn.Embedding` has: the other one may be that of positions."""
     rows = [
-        read.bind(*_from_outside(read.source, call.node.args[0], call))
+        read.bind(call.node.args[0], call)
         for call in read.source.by_method.get("Embedding", [])
         if call.node.args
     ]
     sizes = {binding.value: binding for binding in rows if isinstance(binding.value, int)}
     return sizes[max(sizes)] if sizes else UNSEEN
-
-
-def _from_outside(
-    source: Source, expr: ast.expr, inner: FunctionCall
-) -> tuple[ast.expr, FunctionCall]:
-    """What a parameter of `__init__` gets from the only call of its class; else the expression."""
-    for name, node in source.classes.items():
-        makers = source.by_method.get(name, [])
-        functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-        for function in functions if len(makers) == 1 else ():
-            is_init = function.name == "__init__"
-            if is_init and any(part is inner.node for part in nodes_of(function)):
-                names = [arg.arg for arg in function.args.args[1:]]
-                given = dict(zip(names, makers[0].node.args, strict=False))
-                value = makers[0].keyword(ast.unparse(expr)) or given.get(ast.unparse(expr))
-                return (expr, inner) if value is None else (value, makers[0])
-    return expr, inner
 
 
 def _size(read: Reader, names: frozenset[str]) -> ValueSource:
@@ -605,32 +588,10 @@ def _parsed(test: str) -> ast.expr:
     return ast.parse(test, mode="eval").body
 
 
-_Tests = tuple[str, ...] | None
-
-
-def _tests(
-    source: Source, call: FunctionCall, functions: dict[str, set[_Tests]] | None = None
-) -> _Tests:
-    """The conditions around a call, and around the calls of the function that it stands in.
-
-    Args:
-        source: The script.
-        call: The call.
-        functions: The conditions around the calls of functions, as far as they are known.
-
-    Returns:
-        None where that function is called under different conditions.
-    """
-    functions = {} if functions is None else functions
-    tests = tuple(ast.unparse(test) for test in call.tests)
-    if call.function not in functions:
-        functions[call.function] = set()  # of one that calls itself
-        callers = source.callers(call.function)
-        functions[call.function] = {_tests(source, caller, functions) for caller in callers}
-    around = functions[call.function]
-    if len(around) > 1 or None in around:
-        return None
-    return (*(next(iter(around), None) or ()), *tests)
+def _tests(source: Source, call: FunctionCall) -> tuple[str, ...] | None:
+    """The conditions around a call; None where they differ."""
+    tests = source.tests_of(call)
+    return None if tests is None else (*map(ast.unparse, tests),)
 
 
 def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None]) -> ValueSource:

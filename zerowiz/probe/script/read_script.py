@@ -10,16 +10,14 @@ from itertools import chain, islice
 from pathlib import Path
 
 from zerowiz.core import shell
-from zerowiz.core.script.arguments import Release
+from zerowiz.core.script.arguments import YAML_SUFFIXES, Release
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
-from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_trl_release
-from zerowiz.probe.script.commandline import command_line
+from zerowiz.probe.script.commandline import command_line, with_hydra
 from zerowiz.probe.script.engine_config import with_convention, with_parallelism
-from zerowiz.probe.script.hydra import with_hydra
 from zerowiz.probe.script.imports import Joined, join
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader

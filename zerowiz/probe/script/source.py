@@ -28,12 +28,16 @@ class Scope:
     """The names that one function, one class or the module binds."""
 
     def __init__(
-        self, parent: "Scope | None" = None, *, is_class: bool = False, function: str = ""
+        self,
+        parent: "Scope | None" = None,
+        node: ast.FunctionDef | ast.AsyncFunctionDef | None = None,
+        class_name: str = "",
     ) -> None:
-        self.parent = parent
-        self.function = function
+        self.parent, self.node = parent, node
+        self.function = "" if node is None else node.name
         """The name of the function; empty for a class and the module."""
-        self.is_class = is_class
+        self.class_name = class_name
+        """Of a class, or of that which a method is of."""
         self.values: dict[str, list[ast.expr | None]] = {}
         """The values that each name is bound to; None is a value that is not followed."""
         self.caps: set[str] = set()
@@ -303,6 +307,9 @@ class FunctionCall(Struct, frozen=True, kw_only=True, eq=False):
         return unless_none(value)
 
 
+_Tests = tuple[ast.expr, ...] | None
+
+
 def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
     """The constant that a parameter is by default; None where a decorator may give it another."""
     spec = function.args
@@ -328,6 +335,8 @@ class Source(Struct, frozen=True, kw_only=True, eq=False):
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     methods: set[str] = field(default_factory=set)
     """The names of functions that belong to a class."""
+    bases: set[str] = field(default_factory=set)
+    """The names of what its classes are kinds of."""
     parameters: dict[str, str] = field(default_factory=dict)
     """What a loop over all parameters of a model goes over, by the names that stand for each."""
     unfrozen: list[ast.expr | ast.stmt] = field(default_factory=list)
@@ -401,17 +410,43 @@ class Source(Struct, frozen=True, kw_only=True, eq=False):
         by_name = [call for call in calls if isinstance(call.node.func, ast.Name)]
         return calls if function in self.methods else by_name
 
+    def tests_of(
+        self, call: FunctionCall, known: "dict[str, list[_Tests]] | None" = None
+    ) -> "_Tests":
+        """The conditions around a call, and around the calls of the function that it stands in.
+
+        Args:
+            call: The call.
+            known: Those around the calls of functions, as far as they are known.
+
+        Returns:
+            None where that function is called under different conditions.
+        """
+        known = {} if known is None else known
+        if call.function not in known:
+            known[call.function] = []  # of one that calls itself
+            callers = self.callers(call.function)
+            known[call.function] = [self.tests_of(caller, known) for caller in callers]
+        around = known[call.function]
+        texts = {None if tests is None else (*map(ast.unparse, tests),) for tests in around}
+        if len(texts) > 1 or None in texts:
+            return None
+        return (*((around and around[0]) or ()), *call.tests)
+
     def passed(self, name: ast.Name, scope: Scope) -> tuple[ast.expr, FunctionCall] | None:
         """What a parameter gets, and the only call that passes it; None for any other name.
 
-        One that the call leaves out gets its default, if that is a constant.
+        That of `__init__` gets it where the class is called. One that the call leaves out gets its
+        default, if that is a constant.
         """
         owner = scope.owner(name.id)
-        function = self.functions.get(owner.function)
-        calls = self.callers(owner.function)
-        if function is None or len(calls) != 1 or owner.function in self.methods | self.fired:
+        function, calls = owner.node, self.callers(owner.function)
+        hidden, skipped = self.methods | self.fired, 0
+        if owner.function == "__init__" and owner.class_name not in self.bases:
+            calls, hidden, skipped = self.by_method.get(owner.class_name, []), set(), 1
+        if function is None or len(calls) != 1 or owner.function in hidden:
             return None
-        names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+        names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)][skipped:]
         known = {*names, *(arg.arg for arg in function.args.kwonlyargs)}
         if name.id not in known or owner.values.get(name.id) != [None]:
             return None
@@ -624,10 +659,12 @@ class _ScopeVisitor(ast.NodeVisitor):
         outer, function = self._scope, self._function
         around, self._around = (self._around, self._returned), ()
         self._returned = False
-        parent = outer.parent if outer.is_class else outer
-        self._scope, self._function = Scope(parent, function=node.name), node.name
+        is_method = bool(outer.class_name) and outer.node is None
+        class_name = outer.class_name if is_method else ""
+        self._scope = Scope(outer.parent if is_method else outer, node, class_name)
+        self._function = node.name
         self.source.functions[node.name] = node
-        if outer.is_class:
+        if is_method:
             self.source.methods.add(node.name)
         spec = node.args
         for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg):
@@ -642,7 +679,8 @@ class _ScopeVisitor(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.source.classes[node.name] = node
-        outer, self._scope = self._scope, Scope(self._scope, is_class=True)
+        self.source.bases.update(map(last_name, node.bases))
+        outer, self._scope = self._scope, Scope(self._scope, class_name=node.name)
         self._visit_all(node.body)
         self._scope = outer
 
@@ -750,6 +788,8 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self._set_attribute(attribute, value)
             case ast.Subscript(value=ast.Name(id=name)):
                 self._note_change(name, entry_key(target))
+            case ast.Subscript(value=ast.Subscript() as whole):
+                self._bind(whole, None)
             case ast.Subscript(value=ast.Attribute(attr="argv")):
                 self.source.altered.add("argv")
             case ast.Tuple(elts=targets) | ast.List(elts=targets):

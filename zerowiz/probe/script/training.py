@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 from zerowiz.core.script.arguments import FIELD_ALIASES, MIXED_PRECISIONS, Scalar
 from zerowiz.core.script.facts import (
@@ -16,7 +17,7 @@ from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, SWITCHED, Integration
 from zerowiz.probe.script.commandline import Built
-from zerowiz.probe.script.engine_config import lightning_word
+from zerowiz.probe.script.engine_config import CONFIG_POSITIONS, lightning_word
 from zerowiz.probe.script.model import by_name, loads
 from zerowiz.probe.script.reader import Reader, agree, asks_config, short_code
 from zerowiz.probe.script.source import (
@@ -25,6 +26,7 @@ from zerowiz.probe.script.source import (
     Source,
     children,
     conjuncts,
+    follow,
     last_name,
     literal,
 )
@@ -52,7 +54,7 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     built = list(_own_optimizers(read))
     bindings = [binding for _, binding in built]
     facts = facts.with_sources(
-        micro_batch=_loader_batch(read),
+        micro_batch=_loader_batch(read, facts.integration),
         loader_workers=agree(_loader_workers(read)),
         # One that is built under a condition may not be the one that steps.
         optimizer=UNSEEN if len(built) == 1 and built[0][0].tests else agree(bindings),
@@ -72,8 +74,10 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         counts = _STEPS_OF_ENGINE in read.source.by_method
         facts = replace(facts, counts_micro_steps=counts)
         facts = facts.with_sources(accumulation_steps=ValueSource(from_config=True))
+        if facts.convention is Convention.CONFIG_DICT:
+            return facts.with_sources(**_of_built_config(facts, read))
         set_keys = {key for keys in read.source.changed.values() for key in keys}
-        if facts.convention is Convention.CONFIG_DICT or not set_keys & _BATCH_KEYS:
+        if not set_keys & _BATCH_KEYS:
             return facts
         # What it puts into the config that it gets is not followed.
         by_loader = UNSEEN if facts.micro_batch.from_config else facts.micro_batch
@@ -91,6 +95,37 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         **{"mixed_precision": UNSEEN if chosen else named, **chosen},
         accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
     )
+
+
+def _of_built_config(facts: ScriptFacts, read: Reader) -> dict[str, ValueSource]:
+    """What a dict in the code says that is the config of the only engine."""
+    engine, *others = read.source.calls_to("deepspeed", "initialize")
+    given = (engine.argument(*place) for place in CONFIG_POSITIONS.items())
+    config = next(filter(None, given), None)
+    if config is None or others:
+        return {}
+    written = read.source.entries(config, engine.scope)
+    if written is None:
+        return {}
+    by_loader = facts.micro_batch.seen and not facts.micro_batch.from_config
+    keys = {
+        "accumulation_steps": _STEPS_OF_ENGINE,
+        "max_grad_norm": "gradient_clipping",
+        **({} if by_loader else {"micro_batch": _MICRO_BATCH_OF_ENGINE}),
+    }
+    exprs = {name: written[str(key)] for name, key in keys.items() if key in written}
+    # deepspeed 0.19.8, runtime/precision_config.py: without this key a precision is off.
+    off = ast.copy_location(ast.Constant(value=False), follow(config, engine.scope))
+    for name in SWITCHED:
+        section = read.source.entries(written[name], engine.scope) if name in written else {}
+        if section is not None:
+            exprs[name] = section.get("enabled", off)
+    sources = {name: read.condition(expr, engine) for name, expr in exprs.items()}
+    return {
+        name: replace(source, from_config=True, code=source.code and short_code(exprs[name]))
+        for name, source in sources.items()
+        if source.seen
+    }
 
 
 # lightning 2.6, pytorch/trainer/trainer.py: the arguments of a Trainer, and their defaults.
@@ -280,7 +315,13 @@ _STEPS_OF_ENGINE = SETTINGS["accumulation_steps"].config_key
 _BATCH_KEYS = {_MICRO_BATCH_OF_ENGINE, _STEPS_OF_ENGINE, "train_batch_size"}
 
 
-def _loader_batch(read: Reader) -> ValueSource:
+def _loaders(source: Source) -> list[FunctionCall]:
+    """The calls that make a DataLoader of torch, or of a class that is named so."""
+    loaders = (calls for name, calls in source.by_method.items() if name.endswith("DataLoader"))
+    return [*chain.from_iterable(loaders)]
+
+
+def _loader_batch(read: Reader, by: Integration | None) -> ValueSource:
     """The micro-batch of a loop: `batch_size=` of the training DataLoader, else the config's."""
     # deepspeed 0.19.8, __init__.py, initialize: it makes a loader of it.
     if any(
@@ -289,7 +330,7 @@ def _loader_batch(read: Reader) -> ValueSource:
     ):
         return ValueSource(from_config=True)
     sizes = []
-    for call in read.source.by_method.get("DataLoader", ()):
+    for call in _loaders(read.source):
         size = call.argument("batch_size", 1)
         if size is None:
             continue
@@ -305,9 +346,10 @@ def _loader_batch(read: Reader) -> ValueSource:
         read.source.tree, set(), drawn=False
     ):
         return ValueSource(from_config=True)
-    # A loop that draws its batches itself.
-    has_loader = "DataLoader" in read.source.by_method
-    return UNSEEN if has_loader else read.named(frozenset({"batch_size"}))
+    # A loop that draws its batches itself; to DeepSpeed the other one is the batch of all ranks.
+    steps_here = by is Integration.ACCELERATE and "backward" in read.source.by_method
+    names = {"batch_size"} | ({"train_batch_size"} if steps_here else set())
+    return UNSEEN if _loaders(read.source) else read.named(frozenset(names))
 
 
 # Functions that show what they get, or keep it, and those that return it as a number.
@@ -360,7 +402,7 @@ def _is_drawn_by(node: ast.AST, names: set[str], *, drawn: bool) -> bool:
 
 def _loader_workers(read: Reader) -> Iterator[ValueSource]:
     """`num_workers=` of each DataLoader that may be the training one."""
-    for call in read.source.by_method.get("DataLoader", ()):
+    for call in _loaders(read.source):
         workers = call.keyword("num_workers")
         if workers is not None:
             about = f"{call.target} {ast.unparse(call.node)}".lower()
@@ -481,9 +523,11 @@ def _by_calls(read: Reader, of_arguments: ValueSource) -> Iterator[ValueSource]:
 
 def _condition(read: Reader, call: FunctionCall, of_arguments: ValueSource) -> ValueSource | None:
     """The condition of a call; None for one that needs that the arguments say it too."""
-    tests = _tests(read.source, call)
-    if tests is None:
+    around = read.source.tests_of(call)
+    if around is None:
         return UNSEEN
+    parts = (part for test in around for part in conjuncts(test))
+    tests = [part for part in parts if not _asks_ability(part)]
     conditions = [read.condition(test, call) for test in tests]
     if of_arguments.seen:
         asked = {last_name(test) for test in tests if isinstance(test, ast.Attribute)}
@@ -497,20 +541,6 @@ def _condition(read: Reader, call: FunctionCall, of_arguments: ValueSource) -> V
     if not conditions:
         return ValueSource(value=True, line=call.line, code=f"{call.name}()")
     return conditions[0] if len(conditions) == 1 else UNSEEN
-
-
-def _tests(source: Source, call: FunctionCall) -> list[ast.expr] | None:
-    """Every condition that has to hold for a call; None where they are not known.
-
-    Those around the function that it stands in are among them, where one call starts it.
-    """
-    tests = [*call.tests]
-    starts = source.callers(call.function)
-    if len(starts) == 1:
-        tests += starts[0].tests
-    elif any(start.tests for start in starts):
-        return None
-    return [part for test in tests for part in conjuncts(test) if not _asks_ability(part)]
 
 
 def _asks_ability(test: ast.expr) -> bool:
