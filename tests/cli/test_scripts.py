@@ -157,6 +157,15 @@ MINE = json.dumps(
         "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01}},
     }
 )
+DRAWS = """\
+import deepspeed, torch
+
+net = torch.nn.Linear(64, 10)
+engine, *_ = deepspeed.initialize(model=net, config="ds_mine.json")
+for _ in range(3):
+    engine.backward(engine(torch.randn(4, 64)).sum())
+    engine.step()
+"""
 OF_LOOP = ("plan", *ON_GPUS, "--micro-batch", "2")
 TO_LOOP = (*LAUNCH, "1", "--micro-batch", "2")
 BY_ZEROWIZ = "AdamW, weight decay 0, clipping 0 (zerowiz); lr"
@@ -824,11 +833,13 @@ def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder
     for own in (("ds_mine.json",), ("ds_mine.json", "--stage", "1")):
         used = here("plan", *CPU, "--config", *own, "train.py")
         assert (0, False) == (used.code, "not used" in used.stderr)
-    (folder / "train.py").write_text(UNNAMED)
     (folder / "ds_mine.json").write_text(MINE)
-    nameless = here("launch", "--dry-run", *job)
-    assert nameless.code == 3
-    assert "take it from your config: `--config ds_mine.json --stage auto`" in nameless.stderr
+    (folder / "zerowiz.toml").unlink()
+    for text, words in ((UNNAMED, job), (DRAWS, (*CPU, "train.py"))):
+        (folder / "train.py").write_text(text)
+        nameless = here("launch", "--dry-run", *words)
+        assert nameless.code == 3
+        assert "take it from your config: `--config ds_mine.json --stage auto`" in nameless.stderr
     (folder / "train.py").write_text(CONFIG_ARGUMENTS)
     looped = here("launch", "--dry-run", "--output-dir", "ds_loop.json", *job)
     assert "too many levels of symbolic links" in looped.problem

@@ -10,7 +10,13 @@ from msgspec import Struct
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options, with_plain
-from zerowiz.app.resolve.resolved_job import check_model, config_file, lr_needed, own_config
+from zerowiz.app.resolve.resolved_job import (
+    check_model,
+    config_file,
+    lr_needed,
+    offer_configs,
+    own_config,
+)
 from zerowiz.app.resolve.workload import check_local_rank, check_words, solves_micro_batch
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import (
@@ -308,10 +314,13 @@ def _must_say(script: ScriptRun, options: Options) -> Ask:
             where = facts.where(value.line)
             followed = (f"zerowiz did not follow `{value.code}` in {where}",) if value.code else ()
             files = () if facts.settings_file else filter(_may_set, script.words)
+            config_key = "train_micro_batch_size_per_gpu"
+            in_config = question.key == "micro_batch" and options.config is None
             raise AnswerNeededError(
                 f"zerowiz cannot see the script's {what}, and cannot ask here",
                 *followed,
                 *(f"look for it in `{file}`, which zerowiz does not read" for file in files),
+                *(offer_configs(facts, config_key) if in_config else ()),
                 f"set it with `${question.key}`",
             )
         if question.key == "lr":

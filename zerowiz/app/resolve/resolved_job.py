@@ -1,6 +1,7 @@
 """Resolve a job: options, script, config, model and machine become one Job."""
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -453,18 +454,29 @@ def model_needed(script: ScriptRun | None) -> AnswerNeededError:
     )
 
 
+def offer_configs(facts: ScriptFacts, key: str) -> Iterator[str]:
+    """How a number comes from a config that lies beside a script, as hints.
+
+    Args:
+        facts: Of the script.
+        key: The number's in the config: `lr`.
+    """
+    number = re.compile(rb'"%s"\s*:\s*[\d.]' % key.encode())
+    for path in find_persons_configs(facts):
+        if number.search(path.read_bytes()):
+            yield f"take it from your config: `$config {quote(path)} $stage auto`"
+
+
 def lr_needed(facts: ScriptFacts | None = None) -> AnswerNeededError:
     """The error where zerowiz has to write an optimizer, and nobody names its learning rate.
 
     Args:
         facts: Of a script beside which a config may lie that names one.
     """
-    found = () if facts is None else find_persons_configs(facts)
-    configs = [path for path in found if b'"lr"' in path.read_bytes()]
     return AnswerNeededError(
         "no learning rate: zerowiz sees no optimizer that the script passes to DeepSpeed, and no"
         " `lr` or `learning_rate` in it",
-        *(f"take it from your config: `$config {quote(path)} $stage auto`" for path in configs),
+        *(() if facts is None else offer_configs(facts, "lr")),
         "set it with `$lr`; zerowiz 1.0.0rc1 wrote `$lr 5e-5`",
     )
 
