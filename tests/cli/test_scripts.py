@@ -315,6 +315,13 @@ CASES = {
     "32-bit weights": Case(
         LOADED.replace("torch.bfloat16", "torch.float32"), ("plan", *SMALL), 0, [], [LOADS_16_BIT]
     ),
+    "16-bit weights as the precision is": Case(
+        LOADED.replace("torch.bfloat16", "torch.bfloat16 if args.bf16 else None"),
+        ("plan", *SMALL),
+        0,
+        ["put `--bf16` after train.py"],
+        [LOADS_16_BIT],
+    ),
     "bf16 is passed": Case(
         LOADED,
         ("plan", *SMALL, "--bf16", "True"),

@@ -320,7 +320,8 @@ class RemedyFinder:
         """What to change in the script for one setting."""
         facts = facts_of(self.script)
         trains_adapters = facts is not None and facts.trains_adapters
-        loads = f"`{path}`" if facts is None else facts.where(facts.model.line)
+        line = None if facts is None else facts.model.line
+        loads = f"`{path}`" if facts is None or line is None else facts.where(line)
         by_call = self.resolved.handover.integration is not Integration.HF
         if name == "method" and not trains_adapters:
             return _("wrap the model with peft in `{path}`", path=path)

@@ -157,7 +157,7 @@ def _is_parameter(expr: ast.expr, call: FunctionCall) -> bool:
 
 # What a `dtype=` is that gives no 16-bit weights, or asks the precision of the training; `"auto"`
 # is that of the file.
-_NOT_16_BIT = re.compile(r"None|'auto'|(torch\.)?float(32)?|.*\b[bf]p?16\b.*")
+_NOT_16_BIT = re.compile(r"None|'auto'|(torch\.)?float(32)?|.*\b(bf|fp)16\b.*")
 
 
 def _loaded_16_bit(read: Reader) -> ValueSource | None:
