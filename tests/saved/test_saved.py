@@ -41,6 +41,11 @@ def test_a_described_machine_is_read_as_it_was_written(name: str) -> None:
 
 def test_a_trace_is_read_as_it_was_written() -> None:
     expected = content_of("trace.json")
+    # What no prediction reads is not kept any more.
+    for tensor in expected["tensors"]:
+        del tensor["trainable"]
+    for traced in expected["runs"]:
+        del traced["attention"], traced["saved_by_block_bytes"]
     assert expected == kept(expected, as_json(read_cached(SAVED / "trace.json")))
 
 
