@@ -491,7 +491,7 @@ def test_an_optimizer_touches_its_row_its_refusal_its_op_and_its_kernel(copied: 
 
 # The recipe `a precision`: weights in fp32, whose products a GPU computes in TF32.
 
-RATES = "zerowiz/core/speed/costs.py"
+RATES = "zerowiz/core/machine/names.py"
 RANKS = "tests/measured/models.py"
 PRECISION_ROW = """\
     Precision.TF32: PrecisionRow(

@@ -1,5 +1,5 @@
 """Programs that run inside the ranks, under `deepspeed`. No other room imports this one.
 
-`rank.py` supervises a rank of a launch, with the standard library alone. The rest is
-`zerowiz measure` inside its ranks, and loads torch: begin with `batch.py`.
+Begin with `rank.py`, which supervises a rank with the standard library alone. `prepared_script.py`
+starts a person's script, `measured_script.py` also counts its steps and memory.
 """

@@ -1,4 +1,4 @@
 """Makes one job of all that is said: options, script, the words after it, a config, the model.
 
-Begin with `job.py`.
+Begin with `resolved_job.py`.
 """

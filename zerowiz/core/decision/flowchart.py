@@ -229,7 +229,7 @@ CLEARLY_FRACTION = 0.1
 
 Coming near the limit of memory must be clearly faster: there, steps took 0.7 to 1.6 times as long
 as they would with room (tests/measured/regret), and 14 of 24 were more than 5 % slower
-(core/memory/allocator.py).
+(core/memory/buffers.py).
 """
 
 

@@ -21,7 +21,7 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import FP32_BYTES, Head, Loss, Method, Workload
 from zerowiz.translation import N_
 
-# trl/trainer/sft_trainer.py, when `chunked_nll` was new; zerowiz/worker/models.py measures it.
+# trl/trainer/sft_trainer.py, when `chunked_nll` was new; tests/measured/models.py measures it.
 CHUNK_TOKENS = 256
 # trl 1.16, kernels/chunked_logprob.py and trainer/utils.py: tokens and words of a tile of logits.
 _TILE_TOKENS, _TILE_WORDS = 4096, 32768
