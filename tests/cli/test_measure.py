@@ -161,7 +161,8 @@ def test_all_candidates_are_run_one_after_the_other_and_kept(tmp_path: Path) -> 
     ]
     [kept] = (tmp_path / "cache" / "zerowiz" / "measured").iterdir()
     seconds = {
-        run["strategy"]: run["measured_seconds"] for run in json.loads(kept.read_text())["runs"]
+        run["setting"]["strategy"]: run["measured_seconds"]
+        for run in json.loads(kept.read_text())["runs"]
     }
     assert {"zero2", "zero2-offload"} == {*seconds}
     names = [line.split()[0] for line in table[:2]]
