@@ -268,7 +268,7 @@ class CallWatch:
 
     Args:
         library: The driver's library, or another table.
-        announce: Told the name of a call, and an empty name after the call.
+        announce: Gets the name of a call, and an empty name after the call.
     """
 
     def __init__(self, library: object, announce: Callable[[str], None]) -> None:

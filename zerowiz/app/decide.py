@@ -762,7 +762,7 @@ def next_words(
 
     Args:
         options: As they were typed, with what is added to them.
-        script: Its path; empty where an answers file names it, None where there is none.
+        script: Its path; empty where an answers file names it, None without a script.
         script_args: The words after it.
         machine: That of the plan.
     """

@@ -107,7 +107,7 @@ def write_page(plan: Plan, path: Path, reporter: Reporter) -> None:
         reporter: Hears what was written.
 
     Raises:
-        HandEditedError: A file there is a person's, and nobody said `--force`.
+        HandEditedError: A file there is a person's, and `--force` is not given.
         ZerowizError: It cannot be written.
     """
     from zerowiz.emit.files import write_files  # noqa: PLC0415 - most plans write nothing

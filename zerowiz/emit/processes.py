@@ -51,7 +51,7 @@ class ProcessStat(Struct, frozen=True, kw_only=True):
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """What the kernel says of a process; None where there is none of this pid."""
+    """What the kernel says of a process; None if no process has this pid."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:

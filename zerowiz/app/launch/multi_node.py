@@ -158,7 +158,7 @@ def publish(
 
 
 def publish_end(rendezvous: Rendezvous, status: int, why: str = "") -> None:
-    """On node 0: there is no further attempt, and every zerowiz that can be told returns this."""
+    """On node 0: no attempt follows, and every zerowiz that can be reached returns this."""
     number = 1
     with suppress(ZerowizError):
         while read_message(AttemptSpec, rendezvous.folder / attempt_name(number)) is not None:

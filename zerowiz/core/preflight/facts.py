@@ -215,7 +215,7 @@ class SavedStates(Struct, frozen=True, kw_only=True):
     """The states of DeepSpeed in the checkpoint that a job resumes from."""
 
     path: str
-    """Of the checkpoint, as the script is told."""
+    """Of the checkpoint, as the script gets it."""
     tag: str
     """DeepSpeed's folder in it: `global_step500`."""
     stages: tuple[int, ...]

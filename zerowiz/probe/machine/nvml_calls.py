@@ -123,7 +123,7 @@ def open_session(announce: Callable[[str], None]) -> Session:
     The driver is not asked to shut down, for that can hang too.
 
     Args:
-        announce: Told the name of each call before it is made, and an empty name after it.
+        announce: Gets the name of each call before it is made, and an empty name after it.
 
     Raises:
         NoDriverError: NVML does not start; its hints say what to do.
