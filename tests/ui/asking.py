@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -50,6 +51,21 @@ def main() -> None:
     sys.stdout.write(json.dumps(answers) + "\n")
 
 
+def interrupt_at(names: list[str]) -> None:
+    """Ctrl-C as a signal, as the last of these functions begins after those before it."""
+
+    def called(frame: FrameType, event: str, _argument: object) -> None:
+        is_there = event == "call" and frame.f_code.co_name == waited[0]
+        if is_there and waited.pop(0) and not waited:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    waited = names
+    sys.setprofile(called)
+
+
+if "INTERRUPT_AT" in os.environ:
+    interrupt_at(os.environ["INTERRUPT_AT"].split())
 try:
     main()
 except ZerowizError as error:

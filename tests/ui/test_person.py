@@ -793,6 +793,29 @@ def test_a_slow_consequence_holds_up_no_key_and_no_answer(ask: Ask, seconds: str
     ] == person.text.splitlines()[:-1]
 
 
+# Where a question starts and ends, the terminal's mode changes, and Ctrl-C is a signal for a moment.
+PLACES = (
+    *("run_async", "set_loop", "reset", "raw_mode", "attach", "store_typeahead"),
+    *("cancel_and_wait_for_background_tasks", "_cancel_all_tasks"),
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("before", ["", "show_answer "])
+def test_ctrl_c_ends_a_question_wherever_it_comes(ask: Ask, place: str, before: str) -> None:
+    person = ask(TEXT, PATH, COUNT, INTERRUPT_AT=f"{before}{place}")
+    person.child.send("x" + ENTER + "y" + ENTER)
+    assert 130 == person.end(patience_seconds=20), person.text
+    assert "Traceback" not in person.text
+
+
+def test_ctrl_c_before_a_menu_stands_there_ends_it(ask: Ask) -> None:
+    person = ask(TEXT, MENU)
+    see(person, "Which one?")
+    person.child.send("x" + ENTER + ENTER + CTRL_C)
+    assert 130 == person.end(), person.text
+
+
 SPECIAL_KEYS = [UP, DOWN, "\x1b[C", "\x1b[5~", "\x1bOP", "\x1b\x1b", TAB, ENTER, "?", ESCAPE]
 SPECIAL_KEYS += [chr(code) for code in range(32) if chr(code) not in "\x03\x04\x1a\x1c"]
 

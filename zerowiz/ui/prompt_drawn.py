@@ -3,6 +3,7 @@
 This is the only module that knows questionary and prompt_toolkit; they take 0.15 s to load.
 """
 
+import signal
 import sys
 import termios
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from prompt_toolkit.application import Application
 from prompt_toolkit.filters import Always, Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import create_input
-from prompt_toolkit.input.typeahead import clear_typeahead
+from prompt_toolkit.input.typeahead import get_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bindings
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import (
@@ -96,8 +97,11 @@ class DrawnQuestion:
         keyboard = create_input(sys.stdin)
         if not self._takes_typed:
             # Enter that was pressed before this could be read is no answer to it: it may launch.
-            termios.tcflush(keyboard.fileno(), termios.TCIFLUSH)
-            clear_typeahead(keyboard)
+            with keyboard.raw_mode():
+                early = [*get_typeahead(keyboard), *keyboard.read_keys()]
+                termios.tcflush(keyboard.fileno(), termios.TCIFLUSH)
+            if any(press.key == Keys.ControlC for press in early):
+                raise KeyboardInterrupt
         output = Vt100_Output.from_pty(sys.stderr, default_color_depth=ColorDepth.from_env())
         # Nothing here has to know where on the screen it stands.
         output.enable_cpr = False
@@ -148,7 +152,7 @@ class DrawnQuestion:
         parts = HSplit([above, app.layout.container, below], align=VerticalAlign.TOP)
         app.layout = Layout(parts, focused_element=app.layout.current_window)
         app.key_bindings = merge_key_bindings([app.key_bindings or KeyBindings(), self._keys()])
-        return prompt.unsafe_ask()
+        return _run(app)
 
     def _meant(self, taken: str | bool) -> str:
         """The answer that is meant by what was taken or typed."""
@@ -181,7 +185,6 @@ class DrawnQuestion:
                 lambda event: event.app.exit(exception=EOFError),
             ),
             "c-c": (True, lambda event: event.app.exit(exception=KeyboardInterrupt)),
-            "<sigint>": (True, lambda event: event.app.exit(exception=KeyboardInterrupt)),
             "tab": (menu, lambda event: event.app.exit(result=_TYPES) if is_path else None),
             "enter": (Condition(lambda: self._has_no_hit), lambda _event: None),
             "?": (True if question.more else menu, self._toggle_more),
@@ -281,6 +284,36 @@ class DrawnQuestion:
             _("Ctrl-C to stop"): not self._can_go_back,
         }
         return listing(key for key, is_known in keys.items() if is_known)
+
+
+def _run(app: Application[Any]) -> Any:  # noqa: ANN401 - as questionary's
+    """What ends the application.
+
+    While the mode of the terminal changes, Ctrl-C is a signal; asyncio and prompt_toolkit lose it
+    where they are about to start or to end.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, at whatever time.
+    """
+    interrupts = list[int]()
+
+    def leave() -> None:
+        if interrupts and app.future is not None:
+            app.exit(exception=KeyboardInterrupt)
+
+    def interrupt(number: int, _frame: object) -> None:
+        interrupts.append(number)
+        if app.loop is not None:
+            app.loop.call_soon_threadsafe(leave)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        answer = app.run(pre_run=leave, handle_sigint=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
+    return answer
 
 
 def _fold(text: str, indent: int = 0, hang: int = 0) -> str:
