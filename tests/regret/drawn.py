@@ -255,11 +255,12 @@ is multiplied in fp32. That is the same for all settings of a workload. Three pl
 one `measure` of that choice. Each regret is against the best of the settings that we measured; the table says how many. A dash stands where the lease ended before a
 choice ran.
 
-A choice ran in a process of its own, and most others shared one. So later leases, five of one H200 and two of two, timed choices and the three best others again,
+A choice ran in a process of its own, and most others shared one. So later leases, five of one H200 and three of two, timed choices and the three best others again,
 all by the same engines: each workload once, then those of which the choice of some way had run only once, and last, beside new settings, those of which fewer than
-six had run. A regret of several leases is their mean, setting by setting. What two leases say of one workload differs as much as the figures do: opt-350m on two GPUs has 28.4 % in one and 8.9 % in the other, olmo-2-7b
-with LoRA 0.0 and 26.3 %, and one choice took 0.145 and 0.188 s. The host is the cause. On an idle host, a Python call took {readings} ns as each lease began;
-beside the steps the mean of each was 112 to 164 ns. So what is read at the begin says little about these hosts. One kind is left: DDP of two GPUs with LoRA took
+six had run. The last lease of two GPUs began with the workload that was worst until then. A regret of several leases is their mean, setting by setting. What
+leases say of one workload differs as much as the figures do: opt-350m on two GPUs has 28.4, 8.9 and 18.9 %, each against the setting that was best in that
+lease, and 14.2 % against the one that is best in all three. olmo-2-7b with LoRA has 0.0 and 26.3 %, and one choice took 0.145 and 0.188 s. The host is the cause. On an idle host, a Python call took {readings} ns as each lease began;
+beside the steps the mean of each was 84 to 164 ns. So what is read at the begin says little about these hosts. One kind is left: DDP of two GPUs with LoRA took
 9 % longer than predicted in the median of 44 rows, and ZeRO-1 was often faster. We have no formula for that yet.
 """
 
