@@ -17,8 +17,7 @@ from shells.typed import PRINT_LINE, TYPED, completed, make_place, script_of
 from zerowiz.app.options import Options, rows
 from zerowiz.cli.commands import COMMANDS, register
 from zerowiz.cli.completion import complete_machine
-from zerowiz.cli.help_options import default_of
-from zerowiz.cli.help_page import EXAMPLES, UNHEEDED
+from zerowiz.cli.help_options import EXAMPLES, UNHEEDED, default_of
 from zerowiz.core.machine.names import parse_machine
 from zerowiz.probe.files import read_gpu_table, read_instances
 

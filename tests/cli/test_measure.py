@@ -35,7 +35,7 @@ from zerowiz.core.workload import Workload
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.files import read_gpu_table
 from zerowiz.probe.machine.machine_file import results_path
-from zerowiz.ui.measure import candidates, script_run
+from zerowiz.ui.job_end import candidates, script_run
 
 MODEL = str(TEMPLATES / "model")
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")

@@ -29,7 +29,7 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
 from zerowiz.probe.files import read_gpu_table
 from zerowiz.ui import sentences
-from zerowiz.ui.assumptions import trainer, vllm
+from zerowiz.ui.sentences import trainer, vllm
 from zerowiz.ui.text import (
     bare_gib,
     count,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.command import read_as_said, said_after, said_by_config
+from zerowiz.app.command import as_answers, read_as_said, said_after, said_by_config
 from zerowiz.app.decide import Plan
 from zerowiz.app.machines.machine import means_cpu
 from zerowiz.app.options import (
@@ -443,7 +443,7 @@ def ask_anew(layers: Layers) -> tuple[Layers, Mapping[str, str]]:
         "config",
     }
     values = {name: getattr(layers.options, name) for name in asked}
-    before = {name: _answer(value) for name, value in values.items()}
+    before = as_answers(values)
     default = OWN_MICRO_BATCH if "micro_batch" in values else None
     if goal := before.pop("objective", default):
         before["goal"] = goal
@@ -452,10 +452,3 @@ def ask_anew(layers: Layers) -> tuple[Layers, Mapping[str, str]]:
     is_gone = is_gone and not layers.options.module
     options, script = replace(layers.options, **typed), None if is_gone else layers.script
     return replace(layers, options=options, script=script), before
-
-
-def _answer(value: object) -> str:
-    """A setting as one answers its question."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)

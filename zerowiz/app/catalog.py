@@ -8,7 +8,7 @@ from zerowiz import __version__
 from zerowiz.app.decide import decide_job
 from zerowiz.app.machines.machine import complete
 from zerowiz.app.options import Options
-from zerowiz.app.resolve.resolved_job import ResolvedJob, resolve_job
+from zerowiz.app.resolve.resolved_job import ResolvedJob, beyond_positions, resolve_job
 from zerowiz.core import shell
 from zerowiz.core.catalog import (
     Offers,
@@ -22,7 +22,6 @@ from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
 from zerowiz.probe.files import read_gpu_table, read_instances
-from zerowiz.ui import assumptions
 
 
 @shows("offers.offers", "offers.offers[0].candidate.name", "offers.kinds")
@@ -43,7 +42,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
         """What all of the plans rest on, one sentence each."""
         resolved = self.resolved
         assumed = (f"assumed {', '.join(self.assumed)}",) if self.assumed else ()
-        too_long = assumptions.beyond_positions(resolved.job.model, resolved.job.workload)
+        too_long = beyond_positions(resolved.job.model, resolved.job.workload)
         long = () if too_long is None else (too_long,)
         return (*resolved.traced, *assumed, *long, *resolved.not_counted)
 

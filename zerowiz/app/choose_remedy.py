@@ -148,15 +148,11 @@ class Remedying:
         if self._script is not None:
             self._reporter.script(self._script.facts)
         self._show(plan)
-        return self._take(plan, can_go_back=can_go_back)
+        return self.take(plan, can_go_back=can_go_back)
 
     def undo(self, *, can_go_back: bool) -> Plan | Back | Again:
         """The plan without the remedy that was taken last, and what the person takes instead."""
-        return self._take(self._undone(), can_go_back=can_go_back)
-
-    def make_surer(self, plan: Plan) -> Plan | Back | Again:
-        """The plan after a change that makes it fit; as it is where the person takes none."""
-        return self._take(plan, can_go_back=True, makes_surer=True)
+        return self.take(self._undone(), can_go_back=can_go_back)
 
     def _show(self, plan: Plan) -> None:
         # Where nothing fits they are asked for next; without a person the error names them.
@@ -179,9 +175,16 @@ class Remedying:
         others = (_AGAIN, _STOP) if edits and self._can_read_again else (_STOP,)
         return _menu(_("Nothing fits yet. What do you want to change?"), remedies, others)
 
-    def _take(
+    def take(
         self, plan: Plan, *, can_go_back: bool, makes_surer: bool = False
     ) -> Plan | Back | Again:
+        """The plan after the remedies that the person takes.
+
+        Args:
+            plan: What was decided.
+            can_go_back: Whether it is an answer to take none, and go back.
+            makes_surer: Whether one is offered where a strategy was chosen, which may not fit.
+        """
         person = self._person
         while person and (question := self._question(plan, makes_surer=makes_surer)):
             can_take = takeable(plan)

@@ -129,12 +129,13 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
         "gradient_checkpointing": (
             settings.gradient_checkpointing
             if options.gradient_checkpointing is None
-            else ("yes" if options.gradient_checkpointing else "no")
+            else options.gradient_checkpointing
         ),
     }
     if "lr" in settings.by_config and "lr" not in by_config:
         known["lr"] = options.lr or settings.lr
-    return {key: None if value is None else str(value) for key, value in known.items()}
+    said = as_answers({key: value for key, value in known.items() if value is not None})
+    return {key: said.get(key) for key in known}
 
 
 def lacks_precision(options: Options, script: ScriptRun) -> bool:
@@ -163,6 +164,12 @@ def answer(options: Options, answers: dict[str, str | None], ask: Ask) -> Option
         stack = stack.back() if isinstance(text, Back) else stack.with_answer(question.key, text)
     given = {q.key: as_value(q, stack.by_key[q.key]) for q in QUESTIONS if q.key in stack.by_key}
     return with_plain(options, given)
+
+
+def as_answers(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as the answers to the questions of their names."""
+    words = {True: "yes", False: "no"}
+    return {k: words[v] if isinstance(v, bool) else str(v) for k, v in settings.items()}
 
 
 def as_value(question: Question, text: str) -> str | float | bool:
@@ -302,25 +309,24 @@ def _may_set(word: str) -> bool:
 def _must_say(script: ScriptRun, options: Options) -> Ask:
     """Nobody is asked, and what the run is bound to is never guessed."""
     facts = script.facts
+    # Of a setting: what people call it, what the script has for it, and its key in a config.
     unseen = {
-        "micro_batch": ("micro-batch", facts.micro_batch),
-        "precision": ("precision", facts.mixed_precision),
+        "micro_batch": ("micro-batch", facts.micro_batch, "train_micro_batch_size_per_gpu"),
+        "precision": ("precision", facts.mixed_precision, None),
     }
 
     def ask(question: Question, *, can_go_back: bool) -> str | Back:
         del can_go_back
         if question.key in unseen:
-            what, value = unseen[question.key]
+            what, value, config_key = unseen[question.key]
             where = facts.where(value.line)
             followed = (f"zerowiz did not follow `{value.code}` in {where}",) if value.code else ()
             files = () if facts.settings_file else filter(_may_set, script.words)
-            config_key = "train_micro_batch_size_per_gpu"
-            in_config = question.key == "micro_batch" and options.config is None
             raise AnswerNeededError(
                 f"zerowiz cannot see the script's {what}, and cannot ask here",
                 *followed,
                 *(f"look for it in `{file}`, which zerowiz does not read" for file in files),
-                *(offer_configs(facts, config_key) if in_config else ()),
+                *(offer_configs(facts, config_key) if config_key and not options.config else ()),
                 f"set it with `${question.key}`",
             )
         if question.key == "lr":

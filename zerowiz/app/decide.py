@@ -15,6 +15,8 @@ from zerowiz.app.machines.machine import complete, find_machine, is_here, state_
 from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import ResolvedJob, config_file, find_basis, resolve_job
+from zerowiz.core import shell
+from zerowiz.core.command_words import spell_change
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, may_run
 from zerowiz.core.decision.flowchart import Decision, Reason, decide
 from zerowiz.core.decision.job import (
@@ -22,7 +24,14 @@ from zerowiz.core.decision.job import (
 )
 from zerowiz.core.decision.open_settings import Evaluator, Limit, Search, search, split_batch
 from zerowiz.core.decision.unsupported import refuse_unsupported
-from zerowiz.core.dsconfig.merge import Merged, removed_keys, with_edits
+from zerowiz.core.dsconfig.merge import (
+    REPLACED,
+    KeyEdit,
+    Merged,
+    RemovedKey,
+    removed_keys,
+    with_edits,
+)
 from zerowiz.core.dsconfig.write import render_config, write_config
 from zerowiz.core.launch.provenance import (
     LIBRARIES,
@@ -76,7 +85,8 @@ from zerowiz.probe.output_folder import (
     read_plan_files,
 )
 from zerowiz.translation import _, in_english
-from zerowiz.ui import assumptions, sentences
+from zerowiz.ui import sentences
+from zerowiz.ui.text import on_device
 
 if TYPE_CHECKING:
     from zerowiz.core.decision.remedies import Attempt, Remedy
@@ -450,7 +460,7 @@ def require_strategy(plan: Plan) -> Strategy:
 
 # Find a global batch that is not what it was, with a way to keep it that was tried.
 
-_PARTS_OF_BATCH = tuple(assumptions.PARTS_OF_BATCH)
+_PARTS_OF_BATCH = {"micro_batch": "micro-batch", "accumulation_steps": "accumulation"}
 _OF_BATCH = (*_PARTS_OF_BATCH, "sequence_parallel")
 _OWN = frozenset({Origin.SCRIPT, Origin.CONFIG})
 
@@ -493,12 +503,24 @@ def _difference_of_config(plan: Plan) -> str | None:
     if not differ:
         facts, drawn = facts_of(plan.script), of_config[0]
         sees = facts is None or facts.micro_batch.from_config or "micro_batch" in settings.values
-        return None if sees or not drawn else assumptions.unseen_draw(f"{options.config}", drawn)
+        unseen = (
+            f"zerowiz cannot see what the script draws, and takes micro-batch {drawn} of"
+            f" `{options.config}`"
+        )
+        return None if sees or not drawn else unseen
     other: dict[str, Any] = {
         n: c if getattr(step, n) == s.value else s.value for n, (c, s) in differ.items()
     }
     instead = replace(job, workload=replace(step, **other)).global_batch
-    return assumptions.differs_from_config(f"{options.config}", differ, job, instead)
+    said = ", ".join(
+        f"{_PARTS_OF_BATCH[name]} {there} there, {script.value} by {script.source}"
+        for name, (there, script) in differ.items()
+    )
+    return (
+        f"`{options.config}` and the script differ ({said}): the plan takes {step.micro_batch} x"
+        f" {step.accumulation_steps} of each GPU, and the global batch is {job.global_batch}, not"
+        f" {instead}"
+    )
 
 
 def with_way_to_keep(plan: Plan, batch: BatchChange) -> BatchChange:
@@ -527,24 +549,34 @@ def note_settled(plan: Plan, reporter: Reporter) -> None:
         reporter.note(note)
     if plan.resolved.settled and plan.strategy is not None:
         file = None if plan.script is None else plan.script.facts.settings_file
-        copied = file.path if file is not None and file.is_whole else None
-        reporter.note(assumptions.settled(plan.resolved.settled, copied))
+        is_copied = file is not None and file.is_whole
+        where = f"to a copy of `{file.path}`" if file and is_copied else "after the script"
+        words = shell.join(word for value in plan.resolved.settled for word in value.words)
+        reporter.note(f"zerowiz adds {where}: `{words}`")
     if (changed := change_by_options(plan)) is not None:
-        reporter.note(assumptions.batch_by_options(*changed))
+        options, batch = changed
+        reporter.note(f"`{spell_change(options)}`: {batch.words}")
     if (differs := _difference_of_config(plan)) is not None:
         reporter.note(differs)
     if plan.strategy is not None and (unused := _unused_configs(plan, plan.strategy)):
-        reporter.note(assumptions.unused_configs(unused))
+        reporter.note(unused)
 
 
-def _unused_configs(plan: Plan, strategy: Strategy) -> list[str]:
-    """The configs that a person has for the script, where the plan uses none of them."""
+def _unused_configs(plan: Plan, strategy: Strategy) -> str | None:
+    """That a person has configs for the script, where the plan uses none, and how to use one."""
     facts, options = facts_of(plan.script), plan.options
     if facts is None or options.config is not None or facts.convention is Convention.NONE:
-        return []
+        return None
     # Path.resolve() raises no OSError on a loop before Python 3.13.
     used = os.path.realpath(config_file(options, strategy))
-    return [str(path) for path in find_persons_configs(facts) if os.path.realpath(path) != used]
+    paths = [str(path) for path in find_persons_configs(facts) if os.path.realpath(path) != used]
+    named = ", ".join(f"`{path}`" for path in paths)
+    file, are = (shell.quote(paths[0]), "is") if len(paths) == 1 else ("FILE", "are")
+    unused = (
+        f"{named} {are} not used: `$config {file} $stage auto` takes it as the base, and keeps all"
+        f" but ZeRO and the batch; `$config {file}` alone runs it unchanged"
+    )
+    return unused if paths else None
 
 
 def _choice_notes(plan: Plan) -> Iterator[str]:
@@ -673,21 +705,52 @@ def note_choices(plan: Plan, reporter: Reporter, *, is_asked: bool = False) -> N
     base = plan.resolved.handover.base
     removed = () if base is None else removed_keys(base, planned.written)
     if base is not None:
-        reporter.note(assumptions.built_on(planned.path, str(options.base), base, removed))
+        reporter.note(_built_on(planned.path, options.base, base, removed))
     if base is not None or planned.edited is not None:
         from zerowiz.app.resolve.own_config import lint_built_config  # noqa: PLC0415 - seldom needed
 
         machine, values = plan.resolved.job.machine, planned.merged.values
         lint_built_config(planned.path, values, options, machine, plan.script, reporter)
     if planned.edited is not None and planned.merged.kept:
-        reporter.note(
-            assumptions.keeps_edits(planned.path, planned.edited.path, planned.merged.kept)
-        )
+        reporter.note(_keeps_edits(planned.path, planned.edited.path, planned.merged.kept))
     if options.show_removed:
-        for each in removed:
-            reporter.note(assumptions.removed(str(options.base), each))
+        for key in removed:
+            value = json.dumps(key.value)
+            reporter.note(f"`{options.base}`: `{key.key}` {value} is left out: {key.why}")
     if options.diff or (is_asked and base is not None):
         _show_difference(plan, planned, reporter)
+
+
+# What of a base is worth a word; all else that is there stays as well.
+_LEARNING = ("optimizer", "scheduler", "gradient_clipping")
+
+
+def kept_keys(values: Mapping[str, object]) -> list[str]:
+    """The keys that stay of a base, those first that decide how the model learns."""
+    kept = [key for key in values if key not in REPLACED]
+    return [*dict.fromkeys(key for key in (*_LEARNING, *kept) if key in kept)]
+
+
+def _built_on(
+    path: str, base: Path | None, values: Mapping[str, object], removed: Sequence[RemovedKey]
+) -> str:
+    """What a config keeps of the one that it is built on, and what of that the plan cannot have."""
+    kept = ", ".join(f"`{key}`" for key in kept_keys(values)) or "nothing else"
+    lost = ", ".join(f"`{key.key}`" for key in removed if key.is_lost)
+    without = f"; the plan cannot have {lost} (`$show_removed` says why)" if lost else ""
+    return (
+        f"`{path}` is built on `{base}`: zerowiz replaces ZeRO and the batch, and keeps"
+        f" {kept}{without}"
+    )
+
+
+def _keeps_edits(path: str, edited: str, edits: Sequence[KeyEdit]) -> str:
+    """Which edits of a written config the new one keeps."""
+    # A text may be a secret.
+    numbers = (json.dumps(e.value) if isinstance(e.value, int | float) else "" for e in edits)
+    keys = ", ".join(f"`{e.key}` {n}".rstrip() for e, n in zip(edits, numbers, strict=True))
+    of_another = "" if path == edited else f" of `{edited}`"
+    return f"`{path}` keeps your edits{of_another}: {keys}"
 
 
 def _show_difference(plan: Plan, planned: PlannedConfig, reporter: Reporter) -> None:
@@ -808,6 +871,8 @@ def find_machine_change(plan: Plan) -> MachineChange | None:
 
 # Say that the machine has changed since the last plan of a job.
 
+_FACTS = {"nodes": " nodes", "gpus_per_node": " GPUs per node", "gpu_names": ""}
+
 
 def note_change(plan: Plan, reporter: Reporter) -> None:
     """Note what has changed, and how the batch is kept.
@@ -819,15 +884,13 @@ def note_change(plan: Plan, reporter: Reporter) -> None:
     change = find_machine_change(plan)
     if change is None:
         return
-    from zerowiz.ui.files import machine_change  # noqa: PLC0415 - few machines change
-
-    reporter.note(machine_change(change, plan.resolved.job.machine))
+    facts = (f"{fact.before} -> {fact.now}{_FACTS[fact.fact]}" for fact in change.facts)
+    changed = f"the machine has changed since `{change.plan_path}`: {', '.join(facts)}"
+    batch = "" if change.global_batch is None else f"; {change.global_batch.words}"
+    reporter.note(f"{on_device(changed, plan.resolved.job.machine)}{batch}")
     has_other_ranks = any(fact.fact != "gpu_names" for fact in change.facts)
     if plan.script is not None and has_other_ranks and plan.script.resumes:
         reporter.note(
-            _(
-                "`{resume}` continues on any number of ranks; the random numbers and each rank's"
-                " share of the data are new",
-                resume=RESUME,
-            )
+            f"`{RESUME}` continues on any number of ranks; the random numbers and each rank's"
+            " share of the data are new"
         )

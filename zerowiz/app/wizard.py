@@ -539,7 +539,7 @@ class _Conversation:
                 return planned
             outcome = self._finish(planned, can_go_back=can_go_back or bool(remedying.taken))
             if outcome is LastAnswer.SURER:
-                plan = remedying.make_surer(plan)
+                plan = remedying.take(plan, can_go_back=True, makes_surer=True)
                 continue
             if outcome is LastAnswer.STRATEGY or outcome is LastAnswer.CHANGE:
                 before = self._answers

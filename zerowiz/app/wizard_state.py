@@ -10,6 +10,7 @@ from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
     Person,
+    as_answers,
     as_value,
     lacks_precision,
     open_questions,
@@ -17,7 +18,7 @@ from zerowiz.app.command import (
     require_reachable,
     said_by_config,
 )
-from zerowiz.app.decide import Plan, decide_job, machine_of
+from zerowiz.app.decide import Plan, decide_job, kept_keys, machine_of
 from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
@@ -64,7 +65,6 @@ from zerowiz.core.script.settings import (
     facts_of,
     settings_of,
 )
-from zerowiz.core.settings import Change
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.core.units import read_count
@@ -83,7 +83,6 @@ from zerowiz.probe.preflight.read_facts import find_programs
 from zerowiz.probe.script.read_script import find_models, find_scripts
 from zerowiz.translation import _, listing
 from zerowiz.ui import sentences, wizard
-from zerowiz.ui.assumptions import kept_keys
 from zerowiz.ui.text import count
 
 # The menus of the wizard: machines, scripts and models that lie near or are known by name.
@@ -247,7 +246,7 @@ class NamedInputs:
     def __init__(self, command: Command, reporter: Reporter, wanted: InitOptions) -> None:
         self.typed, self.script_args = command.options, command.script_args
         self.no_script, self._program_file = wanted.no_script, wanted.program_file
-        self._machines: dict[str | None, Machine] = {}
+        self._machines: dict[str, Machine | None] = {}
         self._runs: dict[str, ScriptRun] = {}
         self._models: dict[str, ReadModel | None] = {}
         self._configs: dict[str, Mapping[str, list[str]]] = {}
@@ -328,20 +327,14 @@ class NamedInputs:
 
     def machine(self, answers: Answers) -> Machine | None:
         """The machine of the job, once it is known."""
-        named = answers.by_key.get("machine")
-        options = self.typed if named is None else replace(self.typed, machine=named)
-        if named is None:
-            machine = self.here
-        else:
-            if named not in self._machines:
-                self._machines[named] = find_machine(options, os.environ)
-            machine = self._machines[named]
-        change = answers.settings
-        if machine is None or not change:
-            return machine
+        named, change = answers.by_key.get("machine"), answers.settings
         key = json.dumps([named, change])
         if key not in self._machines:
-            self._machines[key] = machine_of(with_plain(options, change), change, machine)
+            options = self.typed if named is None else replace(self.typed, machine=named)
+            machine = self.here if named is None else find_machine(options, os.environ)
+            if machine is not None and change:
+                machine = machine_of(with_plain(options, change), change, machine)
+            self._machines[key] = machine
         return self._machines[key]
 
     def has_script(self, answers: Answers) -> bool:
@@ -421,12 +414,6 @@ def _kept_of(path: Path) -> list[str]:
         return kept_keys(read_config_values(path))
     except ZerowizError:
         return []
-
-
-def as_answers(settings: Change) -> dict[str, str]:
-    """Settings as the answers to the questions of their names."""
-    words = {True: "yes", False: "no"}
-    return {k: words[v] if isinstance(v, bool) else str(v) for k, v in settings.items()}
 
 
 _CHANGEABLE = {question.key: question for question in CHANGEABLE}

@@ -129,9 +129,9 @@ def _fail(error: ZerowizError) -> NoReturn:
         sys.exit(error.exit_code)
     write_error(error)
     if isinstance(error, HandEditedError):
-        from zerowiz.ui import files  # noqa: PLC0415 - most runs have no such error
+        from zerowiz.ui import show  # noqa: PLC0415 - most runs have no such error
 
-        files.error(error, sys.stderr)
+        show.hand_edited(error, sys.stderr)
     else:
         _show_error(error.message, error.hints)
     sys.exit(error.exit_code)

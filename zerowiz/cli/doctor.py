@@ -15,7 +15,7 @@ from zerowiz.core.findings import errors_of
 from zerowiz.core.preflight.examine import encode_findings
 from zerowiz.errors import ExitCode
 from zerowiz.ui import check as check_text
-from zerowiz.ui import files
+from zerowiz.ui import show
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.ui.text import say
 
@@ -48,7 +48,7 @@ def doctor(
         if not edits:
             break
         write_line_edits(edits)
-        files.losses(edits, sys.stderr)
+        show.losses(edits, sys.stderr)
         findings = find(TerminalReporter(quiet=True, with_waits=not options.as_json))
         edits = find_line_edits(edit for finding in findings for edit in finding.line_edits)
     if options.as_json:
@@ -59,7 +59,7 @@ def doctor(
         check_text.findings(findings, sys.stdout)
         if edits:
             say(sys.stdout, "", "`--fix` writes this:")
-            files.losses(edits, sys.stdout)
+            show.losses(edits, sys.stdout)
             say(sys.stdout, "")
         check_text.summary(findings, sys.stdout)
     if errors_of(findings):

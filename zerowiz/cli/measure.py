@@ -15,8 +15,7 @@ from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import write_json
 from zerowiz.core.job_end import ScriptMeasurement, encode_script_run
 from zerowiz.core.plan_json import SCHEMA_VERSION
-from zerowiz.ui import measure as measure_text
-from zerowiz.ui import show
+from zerowiz.ui import job_end, show
 from zerowiz.ui.reporter import TerminalLaunchReporter
 
 
@@ -55,7 +54,7 @@ def measure(
         def show_result(run: ScriptMeasurement) -> None:
             runs.append(run)
             if every:
-                reporter.note(measure_text.ended(run, len(runs), len(starts)))
+                reporter.note(job_end.ended(run, len(runs), len(starts)))
 
         try:
             keeps = measured.is_template
@@ -87,6 +86,6 @@ def _show_runs(runs: list[ScriptMeasurement], *, as_json: bool, every: bool) -> 
         versions = {"schema_version": SCHEMA_VERSION, "zerowiz_version": __version__}
         write_json({**versions, **content})
     elif every:
-        measure_text.candidates(runs, sys.stdout)
+        job_end.candidates(runs, sys.stdout)
     else:
-        measure_text.script_run(runs[0], sys.stdout)
+        job_end.script_run(runs[0], sys.stdout)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from msgspec import Struct
 
 from zerowiz.app.api import PlanResult
 from zerowiz.app.decide import (
@@ -94,19 +93,6 @@ def _names(words: list[str], place: int) -> bool:
     return place + 1 < len(words) and find_strategy(words[place + 1]) is not None
 
 
-class Shown(Struct, frozen=True, kw_only=True):
-    """What of a plan is shown beside its page."""
-
-    explain: str | None
-    limits: bool
-    is_verbose: bool
-    html: Path | None
-    layers: Layers
-    """What was said."""
-    with_origins: bool
-    """Whether it is shown what each setting comes from."""
-
-
 def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
     """The strategy that is explained: the chosen one, or the one that is named.
 
@@ -161,15 +147,16 @@ def plan(
             return
         one = "many machines, and this plan is for one"
         _refuse_any({"$price": price}, one, "compare them: `$machine all`")
-        shown = Shown(
+        _show_plan(
+            planned,
+            layers,
+            reporter,
             explain=explain,
             limits=limits,
             is_verbose=verbose,
             html=html,
-            layers=layers,
             with_origins=origins,
         )
-        _show_plan(planned, options, reporter, shown)
     finally:
         reporter.release()
 
@@ -186,14 +173,19 @@ def _refuse_any(given: Mapping[str, object], of: str, hint: str) -> None:
 
 def _show_plan(
     result: PlanResult,
-    options: Options,
+    layers: Layers,
     reporter: "_NotesLast",
-    shown: Shown,
+    *,
+    explain: str | None,
+    limits: bool,
+    is_verbose: bool,
+    html: Path | None,
+    with_origins: bool,
 ) -> None:
-    """The plan for one machine."""
-    plan = result.decided
+    """The plan for one machine, and what was asked for beside its page."""
+    plan, options = result.decided, layers.options
     # A wrong name is refused before anything is shown.
-    explained = None if shown.explain is None else _explained(plan.decision, shown.explain)
+    explained = None if explain is None else _explained(plan.decision, explain)
     # What is assumed stands on the screen itself; what was found in the script comes last.
     found = reporter.withdraw()
     note_basis(plan, reporter, plan if reporter.holds else None)
@@ -201,12 +193,12 @@ def _show_plan(
     for text in found:
         reporter.note(text)
     note_choices(plan, reporter)
-    largest = result.limits() if shown.limits else None
+    largest = result.limits() if limits else None
     origins = None
-    if shown.with_origins:
+    if with_origins:
         from zerowiz.app.answers_file import find_origins  # noqa: PLC0415 - few plans show them
 
-        origins = find_origins(plan, shown.layers)
+        origins = find_origins(plan, layers)
     texts: list[Paragraph] = []
     room = None
     if options.as_json:
@@ -214,11 +206,13 @@ def _show_plan(
     else:
         room = most_lines(sys.stdout, _LINES_OF_A_REFUSAL if plan.strategy is None else _LINES)
         screen = CountedLines(sys.stdout)
-        texts = _show_page(result, options, shown, reporter, screen, is_whole=room is None)
+        texts = _show_page(
+            result, options, reporter, screen, is_verbose=is_verbose, is_whole=room is None
+        )
         screen.show()
         room = None if room is None else room - screen.lines
-    if shown.html is not None:
-        write_page(plan, shown.html, reporter)
+    if html is not None:
+        write_page(plan, html, reporter)
     refusal: Refusal | None = None
     below = CountedLines(sys.stdout)
     try:
@@ -226,7 +220,7 @@ def _show_plan(
         if not options.as_json:
             from zerowiz.ui import show  # noqa: PLC0415 - as below
 
-            words = next_words(*shown.layers.typed(), plan.decision.job.machine)
+            words = next_words(*layers.typed(), plan.decision.job.machine)
             show.next_command(words, strategy, below)
     except NoStrategyError as error:
         refusal = Refusal(error)
@@ -252,10 +246,10 @@ _NOTES_OF_A_REFUSAL = 1
 def _show_page(
     result: PlanResult,
     options: Options,
-    shown: Shown,
     reporter: "_NotesLast",
     stream: TextIO,
     *,
+    is_verbose: bool,
     is_whole: bool,
 ) -> list[Paragraph]:
     """The plan as a person reads it, and what gives way below it where a screen has no room.
@@ -269,8 +263,8 @@ def _show_page(
     helps = () if decision.chosen is None else result.remedies  # else they stand below the error
     learning = sentences.learning_in_short(resolved.learning)
     assumed = (*reporter.withdraw_guesses(), *resolved.assumed)
-    if shown.is_verbose or is_whole:
-        if shown.is_verbose:
+    if is_verbose or is_whole:
+        if is_verbose:
             show.whole_plan(decision, stream, sentences.learning(resolved.learning))
         else:
             show.plan(decision, stream, learning, assumed, resolved.by_default)

@@ -4,14 +4,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from zerowiz.cli.help_page import EXAMPLES, refuse_empty, refuse_meaningless
 from zerowiz.core import shell
 from zerowiz.errors import HAS_SITE, ExitCode, UsageError, ZerowizError, did_you_mean, page_of
 
@@ -24,6 +23,61 @@ TyperError: type[Exception] = next(
 def is_completing() -> bool:
     """Whether a shell asks, by the scripts that typer writes, and nothing runs."""
     return "_ZEROWIZ_COMPLETE" in os.environ
+
+
+# What stands after a script is its own, and `--compare` says what it lacks.
+_MAY_BE_EMPTY = frozenset({"args", "compare"})
+
+
+def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa: ANN401 - as said above
+    """Refuse an option or an argument without a value, which as a path would be this folder.
+
+    Args:
+        command: The command.
+        context: Of the command.
+        words: After its name, as typed.
+
+    Raises:
+        UsageError: There is one.
+    """
+    if all(word.rpartition("=")[2] for word in words):
+        return
+    values = command.make_parser(context).parse_args(args=[*words])[0]
+    for param in command.params:
+        value = values.get(param.name)
+        several = value if isinstance(value, (tuple, list)) else (value,)
+        if param.name not in _MAY_BE_EMPTY and "" in several:
+            is_option = param.param_type_name == "option"
+            shown = (param.metavar or param.name).rstrip(".").upper()
+            name = f"`{max(param.opts, key=len)}`" if is_option else shown
+            raise UsageError(
+                f"{name} is empty",
+                "leave it out, or set the shell variable that it comes from",
+            )
+
+
+# By command: an option, and another without which it means nothing.
+RELATIONS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "launch": (("max_attempts", "escalate"),),
+    "machine": (("force", "save"), ("deadline", "hostfile")),
+}
+
+
+def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - as said above
+    """Refuse an option on the command line that would change nothing.
+
+    Raises:
+        UsageError: There is one.
+    """
+    spelled = {param.name: max(param.opts, key=len) for param in command.params}
+    for option, other in RELATIONS.get(command.name, ()):
+        source = context.get_parameter_source(option)
+        is_typed = source is not None and source.name == "COMMANDLINE"
+        if is_typed and not context.params[other]:
+            raise UsageError(
+                f"`{spelled[option]}` has no effect without `{spelled[other]}`",
+                f"remove `{spelled[option]}`",
+            )
 
 
 class PlainCommand(TyperCommand):
@@ -51,6 +105,8 @@ class PlainCommand(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """Examples, a line each: no line is broken that is there to be pasted."""
+        from zerowiz.cli.help_options import EXAMPLES  # noqa: PLC0415 - as above
+
         del ctx
         _write_examples(formatter, EXAMPLES.get(self.name or "", ()))
 
@@ -76,6 +132,8 @@ class PlainGroup(TyperGroup):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """What people run first, and how a shell completes it."""
+        from zerowiz.cli.help_options import EXAMPLES  # noqa: PLC0415 - as above
+
         del ctx
         _write_examples(formatter, (EXAMPLES[name][0] for name in _FIRST))
         formatter.write_paragraph()

@@ -60,40 +60,6 @@ def parse_host_memory(text: str) -> int:
     return _to_bytes(float(match[1]), match[2])
 
 
-_COUNT = r"(?i)(-?\d[\d_]{0,20}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([kmbt])?"
-_THOUSANDS: Mapping[str, int] = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-# A thousand times what the largest models were trained on.
-_MOST_COUNTED = 10**17
-
-
-def parse_count(name: str, text: str) -> int:
-    """How many are meant: `2B`, `1.5T`, `52k`, `2e9`, `1_000_000`.
-
-    Args:
-        name: The setting that says it.
-        text: A number, with the letter of its magnitude.
-
-    Raises:
-        UsageError: The text is no whole count, or one beyond any run.
-    """
-    match = re.fullmatch(_COUNT, text.strip())
-    hint = "use a number such as `2B`, `500M`, `52k` or `52000`"
-    if match is None:
-        raise UsageError(f"`${name} {text}` is not a number", hint)
-    # No float: a part of one is found, however large the count is.
-    from decimal import Decimal  # noqa: PLC0415 - few commands read a count with a suffix
-
-    exact = Decimal(match[1]) * _THOUSANDS[(match[2] or "").lower()]
-    count = int(exact)
-    if not 1 <= exact <= _MOST_COUNTED or exact != count:
-        most = f"{_MOST_COUNTED // _THOUSANDS['t']}T"
-        raise UsageError(
-            f"`${name} {text}` must be a whole number from 1 to {most}",
-            hint,
-        )
-    return count
-
-
 _STEP_COUNT = re.compile(r"(\d{1,15})(k?)", re.ASCII | re.IGNORECASE)
 
 

@@ -231,11 +231,13 @@ class SupervisedJob:
             least = self.silent_s * os.sysconf("SC_CLK_TCK") * _COMPUTES
             ticks = self.cpu_ticks().items()
             busy = [number for number, at in ticks if at - self.ticks.get(number, at) > least]
-            pid = self.folder.ranks[next(iter((*busy, *self.ticks)))].process.pid
+            # Where none computes, each of them waits, and shows for what.
+            first, *_others = busy or self.ticks
             self.notice(
                 f"no rank has taken a step or written a line for {self.silent_s:.0f} s; meanwhile "
-                f"{', '.join(f'rank {number}' for number in busy) or 'no rank'} computed, and "
-                f"`py-spy dump --pid {pid}` shows where"
+                f"{', '.join(f'rank {number}' for number in busy) or 'no rank'} computed. "
+                f"`py-spy dump --pid {self.folder.ranks[first].process.pid}` shows where rank "
+                f"{first} is"
             )
             self.silent_s *= 2
 

@@ -16,15 +16,19 @@ from zerowiz.core.machine.types import (
 from zerowiz.translation import N_, _
 from zerowiz.ui import sentences
 from zerowiz.ui.pictures import links
-from zerowiz.ui.text import cells, columns_of, draw, gib, mib, pad, say, show_rows, small
+from zerowiz.ui.text import (
+    LABEL_COLUMNS,
+    columns_of,
+    draw,
+    gib,
+    labelled,
+    mib,
+    say,
+    show_rows,
+    small,
+)
 
 _UNKNOWN = "-"
-
-_LABELS = (
-    *(N_("Nodes"), N_("Link"), N_("Driver"), N_("Host")),
-    *(N_("Network"), N_("Job")),
-)
-_LABEL_COLUMNS = max(cells(_(label)) for label in _LABELS) + 2
 
 
 def machine(value: Machine, stream: TextIO) -> None:
@@ -35,7 +39,7 @@ def machine(value: Machine, stream: TextIO) -> None:
         draw(links(value, columns_of(stream)), stream)
     stream.write("\n")
     for label, words in _facts(value):
-        say(stream, pad(_(label), _LABEL_COLUMNS) + words, hang=_LABEL_COLUMNS)
+        say(stream, labelled(label, words), hang=LABEL_COLUMNS)
 
 
 # Rule: each way to name a machine that is not this one, with examples that are accepted.
@@ -107,22 +111,22 @@ def _facts(value: Machine) -> Iterator[tuple[str, str]]:
     """A label and a sentence for everything that is no table."""
     if value.nodes > 1:
         yield (
-            "Nodes",
+            _("Nodes"),
             _("{nodes}; the plan assumes that all of them are like this one", nodes=value.nodes),
         )
-    yield "Link", _link(value)
+    yield _("Link"), _link(value)
     if value.driver_version is not None:
         cuda = value.cuda_version
         yield (
-            "Driver",
+            _("Driver"),
             value.driver_version
             + (_(", CUDA {major}.{minor}", major=cuda[0], minor=cuda[1]) if cuda else ""),
         )
-    yield "Host", _host(value.host)
+    yield _("Host"), _host(value.host)
     nics = "; ".join(map(_nic, value.network.nics))
-    yield "Network", sentences.network(value.network) + (f" ({nics})" if nics else "")
+    yield _("Network"), sentences.network(value.network) + (f" ({nics})" if nics else "")
     if value.allocation is not None:
-        yield "Job", _allocation(value.allocation)
+        yield _("Job"), _allocation(value.allocation)
 
 
 def _link(value: Machine) -> str:

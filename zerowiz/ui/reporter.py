@@ -87,10 +87,10 @@ class TerminalReporter:
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """The lines that writing the files would lose."""
         if losses and not self.quiet:
-            from zerowiz.ui import files  # noqa: PLC0415 - seldom needed
+            from zerowiz.ui import show  # noqa: PLC0415 - as above
 
             with suppress(OSError):
-                files.losses(losses, self.stream)
+                show.losses(losses, self.stream)
                 self.stream.write("\n")
 
     def wait(self, label: str, total: int | None = None) -> AbstractContextManager[TerminalWait]:

@@ -20,20 +20,17 @@ from zerowiz.core.machine.types import (
     Network,
     NetworkKind,
 )
+from zerowiz.core.memory.allocations import AllocationKind, Phase
+from zerowiz.core.memory.estimate import VllmShare
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.settings import OTHER_SETTINGS, Origin, SettingValue
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
-from zerowiz.core.workload import OPTIMIZERS, Method, Optimizer
+from zerowiz.core.workload import OPTIMIZERS, Optimizer, Reference, Workload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.text import count, gib, gpus, on_device, small, times_faster, with_bounds
-
-
-def method(value: Method) -> str:
-    """What trains, as the line of a step says it."""
-    return _("full fine-tuning") if value is Method.FULL else value
 
 
 def model(value: Model) -> str:
@@ -706,3 +703,83 @@ def places(facts: ScriptFacts, bindings: Sequence[ValueSource]) -> str:
         for binding in bindings
         for path, line in [facts.locate(binding.line)]
     )
+
+
+# Say what a trainer and its vLLM hold beside what trains, and what an evaluation holds.
+
+_FROZEN = (
+    AllocationKind.REFERENCE,
+    AllocationKind.REFERENCE_SHARDED,
+    AllocationKind.REFERENCE_PINNED,
+)
+
+
+def trainer(workload: Workload, evaluated: StrategyEstimate) -> str:
+    """What a trainer runs, and the frozen models that it holds under a strategy."""
+    engine = _("the model itself")
+    if workload.vllm_memory_fraction is not None:
+        engine = "vLLM" if workload.vllm_memory_fraction else _("vLLM on other GPUs")
+    count = workload.resolved_generation_batch
+    runs = _(workload.trainer.row.runs, count=count, engine=engine)
+    return "; ".join(filter(None, (f"{workload.trainer}: {runs}", _frozen(workload, evaluated))))
+
+
+def _frozen(workload: Workload, evaluated: StrategyEstimate) -> str:
+    """The reference, and where it is; empty for a trainer that has none."""
+    if not workload.trainer.row.compares:
+        return ""
+    if workload.resolved_reference is Reference.PRECOMPUTED:
+        return _("the reference was computed before training")
+    on_gpu = evaluated.estimate.moments[Phase.FORWARD][0]
+    held_anywhere = (*on_gpu, *evaluated.estimate.host)
+    held = {e.kind: e.size_bytes for e in held_anywhere if e.kind in _FROZEN}
+    size_bytes = sum(held.values())
+    if not size_bytes:
+        return _("no reference model")
+    models = (
+        _("frozen models")
+        if workload.trainer.row.has_value_model
+        else _("a frozen reference model")
+    )
+    if AllocationKind.REFERENCE in held:
+        return _("{models} on every GPU ({size_bytes})", models=models, size_bytes=gib(size_bytes))
+    if held.get(AllocationKind.REFERENCE_PINNED):
+        return _(
+            "{models} in the host's memory ({size_bytes} of each rank)",
+            models=models,
+            size_bytes=gib(size_bytes),
+        )
+    return _(
+        "{models}, sharded ({size_bytes} on each GPU)", models=models, size_bytes=gib(size_bytes)
+    )
+
+
+def evaluation(workload: Workload, evaluated: StrategyEstimate) -> str:
+    """That an evaluation decides the peak, and how many sequences at a time would not."""
+    below = evaluated.estimate.eval_batch_below_training
+    decides = _(
+        "evaluation ({eval_batch} per GPU) decides the peak; training holds {training}",
+        eval_batch=workload.eval_batch,
+        training=gib(evaluated.estimate.training_peak_bytes),
+    )
+    if below is None:
+        return decides
+    return _("{decides}; `$eval_batch {below}` keeps it below that", decides=decides, below=below)
+
+
+def vllm(workload: Workload, share: VllmShare) -> str:
+    """What a vLLM takes of the same GPUs, and when."""
+    room = _(
+        "{share_bytes} of each GPU ({vllm_memory_fraction:g} of it)",
+        share_bytes=gib(share.share_bytes),
+        vllm_memory_fraction=workload.vllm_memory_fraction,
+    )
+    if share.sleeps:
+        resting = gib(share.resting_bytes)
+        return _(
+            "{taken} while it generates, on top of {resting} of training; it frees "
+            "that memory while the step trains (never measured)",
+            taken=room,
+            resting=resting,
+        )
+    return _("{taken} at all times, on top of the peak (never measured)", taken=room)

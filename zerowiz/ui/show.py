@@ -15,7 +15,7 @@ from zerowiz.core.decision.evaluate import (
 from zerowiz.core.decision.flowchart import CLEARLY_FRACTION, Decision
 from zerowiz.core.decision.job import Job
 from zerowiz.core.launch.plan import LaunchPlan
-from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
+from zerowiz.core.launch.provenance import PlannedFile, difference, is_plan_path
 from zerowiz.core.launch.secrets import hide_secrets, quote_words
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.model.types import ModelSource
@@ -23,23 +23,27 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Accounting, Method, Workload
+from zerowiz.errors import HandEditedError, LostEdit
 from zerowiz.translation import N_, _, listing
-from zerowiz.ui import assumptions, pictures, sentences
+from zerowiz.ui import pictures, sentences
 from zerowiz.ui.pictures import VERDICT_COLOURS
 from zerowiz.ui.pictures import flowchart as draw_flowchart
 from zerowiz.ui.text import (
     HANG,
     LABEL_COLUMNS,
     Colour,
+    Line,
     Paragraph,
     cells,
     columns_of,
     draw,
+    error,
     fold_command,
     gpus,
     labelled,
     on_device,
     paragraphs,
+    plain,
     rate_of,
     rate_unit,
     say,
@@ -47,6 +51,7 @@ from zerowiz.ui.text import (
     show_rows,
     small,
     times_faster,
+    what_next,
     whole_gib,
     wrap,
 )
@@ -60,6 +65,55 @@ def files(planned: Sequence[PlannedFile], stream: TextIO) -> None:
         stream.write(_("# writes {path}\n", path=file.path))
         if not (file.own_folder or is_plan_path(file.path)):
             stream.write(file.text if file.shown is None else file.shown)
+
+
+# Show what would be lost in a file.
+
+# What one looks through at a terminal; a config takes some 40 lines.
+_MOST_LINES = 60
+# One line may be a whole config without line ends.
+_MOST_COLUMNS = 200
+
+# As `diff --color` and git have it, by a line's first letters; the first that fits.
+_COLOURS = (
+    *(("---", Colour.LABEL), ("+++", Colour.LABEL), ("@@", Colour.DOUBT)),
+    *(("-", Colour.BAD), ("+", Colour.GOOD)),
+)
+
+
+def hand_edited(refusal: HandEditedError, stream: TextIO) -> None:
+    """What went wrong, what would be lost, what to do next."""
+    error(refusal.message, (), stream)
+    losses(refusal.losses, stream)
+    what_next(refusal.hints, stream)
+
+
+def losses(edits: Sequence[LostEdit], stream: TextIO) -> None:
+    """What would be lost, file by file, each after an empty line."""
+    for loss in edits:
+        stream.write("\n")
+        lines = difference(loss.path, loss.there, loss.wanted, loss.new_path)
+        if isinstance(lines, str):
+            say(stream, f"{loss.path}: {_(lines)}", hang=2)
+            continue
+        draw(tuple(_coloured(line) for line in lines[:_MOST_LINES]), stream)
+        if len(lines) > _MOST_LINES:
+            more = len(lines) - _MOST_LINES
+            say(
+                stream,
+                _("... 1 more line of this diff")
+                if more == 1
+                else _("... {lines} more lines of this diff", lines=more),
+            )
+
+
+def _coloured(line: str) -> Line:
+    """A line of a diff; the terminal folds it, so it can be copied."""
+    colour = next((colour for start, colour in _COLOURS if line.startswith(start)), None)
+    more = len(line) - _MOST_COLUMNS
+    if more > 0:
+        line = _("{line} ... {more} more characters", line=line[:_MOST_COLUMNS], more=more)
+    return ((plain(line), colour),)
 
 
 # Show where each setting of a plan comes from.
@@ -253,9 +307,9 @@ def _details(decision: Decision, chosen: StrategyEstimate) -> Iterator[tuple[str
     if by_formula and chosen.step_time is not None:
         yield _("Time"), _time(job, chosen, chosen.step_time)
     if by_formula and step.trainer.row.runs:
-        yield _("Trainer"), assumptions.trainer(step, chosen)
+        yield _("Trainer"), sentences.trainer(step, chosen)
     if chosen.vllm is not None:
-        yield _("vLLM"), assumptions.vllm(step, chosen.vllm)
+        yield _("vLLM"), sentences.vllm(step, chosen.vllm)
     if by_formula:
         yield _("Host"), sentences.host(job, chosen)
     if by_formula and (costs := buffer_costs(job, chosen)):
@@ -285,7 +339,7 @@ def _evaluation(decision: Decision) -> tuple[str, ...]:
     chosen = decision.chosen
     if chosen is None or chosen.estimate.peak_phase is not Phase.EVALUATE:
         return ()
-    return (labelled("", assumptions.evaluation(decision.job.workload, chosen)),)
+    return (labelled("", sentences.evaluation(decision.job.workload, chosen)),)
 
 
 def plan(

@@ -83,7 +83,7 @@ def pad_left(text: str, columns: int) -> str:
 _LABELS = (
     *(N_("Machine"), N_("Model"), N_("Step"), N_("Script"), N_("Unseen"), N_("Chosen"), N_("Peak")),
     *(N_("Time"), N_("Host"), N_("Trainer"), N_("vLLM"), N_("Buffers"), N_("Search"), N_("Why")),
-    *(N_("Run"), N_("Verdict"), N_("Bus"), N_("Python")),
+    *(N_("Nodes"), N_("Link"), N_("Driver"), N_("Network"), N_("Job")),
 )
 LABEL_COLUMNS = max(cells(_(label)) for label in _LABELS) + 2
 """Of a label with the space behind it."""

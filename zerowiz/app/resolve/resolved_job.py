@@ -93,7 +93,6 @@ from zerowiz.probe.files import read_gpu_table, read_measured_pairs, read_versio
 from zerowiz.probe.machine.machine_file import has_results, read_results, results_path
 from zerowiz.probe.model.hf import Named, hub_name, is_near, model_of, read_config
 from zerowiz.probe.output_folder import find_persons_configs
-from zerowiz.ui import assumptions
 
 # Read the model that `--model` names.
 
@@ -123,8 +122,10 @@ def read_and_trace(
     with reporter.wait(f"reading config.json of `{text}`"):
         named = read_config(text, environ=environ)
     if named is None:
-        notes = (assumptions.size_untraced(text),) if trace else ()
-        return ReadModel(model=model_of(text, None), notes=notes)
+        untraced = (
+            f"`--trace` has no effect: `{text}` is a size, and only a real model can be traced"
+        )
+        return ReadModel(model=model_of(text, None), notes=(untraced,) if trace else ())
     longest = made_for(named.config)
     if length_is_open and longest is not None:
         tokens = min(longest, workload.sequence_tokens)
@@ -488,15 +489,20 @@ _IN_CODE = (
 )
 
 
-def _trusted(options: Options, settings: ScriptSettings) -> tuple[str, ...]:
-    """The options that a script has to live up to by itself, as one types them."""
+def _trusted(options: Options, settings: ScriptSettings) -> str | None:
+    """That a plan believes what options say of a script, which zerowiz cannot make come true."""
     words = []
     for name in _IN_CODE:
         value, setting = getattr(options, name), getattr(settings, name)
         default = getattr(Workload(), name) if setting is None else setting.value
         if value not in {None, default} and not settings.is_open(name, value):
-            words.append(as_typed(name, value))
-    return tuple(words)
+            words.append(f"`{as_typed(name, value)}`")
+    if not words:
+        return None
+    return (
+        f"zerowiz cannot pass {', '.join(words)} to your script: the plan is right only if the"
+        " script sets the same"
+    )
 
 
 def _handover(
@@ -689,7 +695,7 @@ def _fold_job(
     said = fold(values, partial(gives_way, settings))
     of_step = resolve_workload(said, options, settings, config, machine, replicas)
     workload = of_step.workload
-    if _unfused_adam(facts) is not None:
+    if facts is not None and facts.unfused_adam_line is not None:
         workload = replace(workload, optimizer_fused=False)
     if read is None and not named:
         raise model_needed(script)
@@ -916,12 +922,18 @@ def _is_stated(options: Options, setting: ScriptValue[str] | None) -> bool:
 
 
 def _size_only(options: Options, settings: ScriptSettings) -> str | None:
-    """The model that the script loads in place of a size; empty where its words can name it."""
-    loaded = settings.model
+    """That a size says how large a model is, and that the script loads its own."""
+    loaded, only = settings.model, f"`$model {options.model}` is only a size"
     if loaded is not None:
-        return f"`{loaded.value}`, {loaded.source}" if _is_stated(options, loaded) else None
+        loads = f"{only}; the script loads `{loaded.value}`, {loaded.source}"
+        return loads if _is_stated(options, loaded) else None
     is_size = options.model is not None and parse_size(options.model) is not None
-    return "" if is_size and settings.is_open("model", options.model) else None
+    if not (is_size and settings.is_open("model", options.model)):
+        return None
+    return (
+        f"{only}, and the script still loads its own model: name a folder or a hub id, and zerowiz"
+        " passes it to the script"
+    )
 
 
 def _model_words(options: Options, script: ScriptRun) -> tuple[AddedWords, ...]:
@@ -946,11 +958,6 @@ def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[AddedWords, ...
     return settings.settled("use_cpu", value=True)
 
 
-def _unfused_adam(facts: ScriptFacts | None) -> str | None:
-    line = None if facts is None else facts.unfused_adam_line
-    return None if facts is None or line is None else facts.where(line)
-
-
 def _in_fp32(
     facts: ScriptFacts | None, precision: ScriptValue[Precision] | None, job: Job
 ) -> str | None:
@@ -965,10 +972,22 @@ def _in_fp32(
     floats = facts.float_batches
     if floats.seen and f"`{floats.code}`" in precision.source:
         half = Precision.BF16 if machine.takes_bf16 else Precision.FP16
-        return assumptions.float_batches(precision.source, precision.change_to(half))
+        return (
+            f"{precision.source}, so it is planned in fp32: 16-bit weights refuse floats;"
+            f" {precision.change_to(half)} takes less memory"
+        )
+    if not on_gpu:
+        return None
     loaded, change = facts.loads_16_bit, precision.change_to(Precision.BF16)
-    where = None if loaded is None else f"`{loaded.code}` in {facts.where(loaded.line)}"
-    return assumptions.in_fp32(change, where) if on_gpu else None
+    if loaded is None:
+        return (
+            "your script sets no precision, so the plan is in fp32; bf16 takes half the memory for"
+            f" weights and is several times faster on these GPUs: {change}"
+        )
+    return (
+        f"`{loaded.code}` in {facts.where(loaded.line)} may load 16-bit weights, and your script"
+        f" sets no precision: below stage 3 they stay 16-bit, and the plan counts fp32; {change}"
+    )
 
 
 def _falls_back(job: Job) -> str | None:
@@ -976,7 +995,55 @@ def _falls_back(job: Job) -> str | None:
     asked = w.attention is Attention.SDPA and job.own_trace is None
     if family not in FAMILIES or not asked or not runs_eager(job.model.architecture, w):
         return None
-    return assumptions.falls_back(family, ".".join(map(str, w.transformers_version)))
+    release = ".".join(map(str, w.transformers_version))
+    return (
+        f"transformers {release} runs `{family}` with eager attention, which stores all attention"
+        " scores"
+    )
+
+
+def beyond_positions(model: Model, step: Workload) -> str | None:
+    """That a sequence is longer than any that the model was made for; None where it is not."""
+    tokens, positions = step.sequence_tokens, model.made_for_tokens
+    if positions is None or tokens <= positions:
+        return None
+    return (
+        f"sequences of {tokens} tokens are longer than the {positions} positions that"
+        f" `{model.name}` was made for (`$sequence_tokens`)"
+    )
+
+
+def _of_parallelism(step: Workload, integration: Integration) -> Iterator[str]:
+    """What is different for what a model learns, or for its memory, where GPUs share a step.
+
+    transformers 5.23, integrations/deepspeed.py, deepspeed_sp_compute_loss: each rank has the loss
+    of all, so its gradient comes as often as ranks share; deepspeed 0.19.8 divides by the groups
+    alone (stage_1_and_2.py, average_tensor), and at stage 3 by all ranks (stage3.py,
+    __avg_scatter_grads). Seen on a GPU: twice the norm at stage 2 with 2 and 2 x 2 ranks, the same
+    at stage 3.
+    """
+    shared = step.sequence_parallel
+    if shared > 1:
+        learns = (
+            "and the loop weights the losses of their parts itself"
+            if integration is Integration.DEEPSPEED
+            else "the loss is the mean over micro-steps, and below ZeRO-3 the gradient's norm,"
+            f" which is clipped, is {shared} times as large as without"
+        )
+        yield (
+            f"{shared} GPUs share each sequence: a batch has to have a multiple of {shared} tokens,"
+            f" {learns}"
+        )
+    if step.tensor_parallel > 1:
+        yield (
+            f"AutoTP of the config cuts the linear layers between {step.tensor_parallel} GPUs,"
+            " which train the same sequences; activations between the layers are not cut"
+        )
+    elif step.expert_parallel > 1:
+        yield (
+            f"AutoEP of the config deals out the experts to {step.expert_parallel} GPUs, in equal"
+            " parts if tokens come to all alike"
+        )
 
 
 def config_file(options: Options, strategy: Strategy) -> str:
@@ -1006,6 +1073,23 @@ def is_same(path: Path, other: Path | str) -> bool:
 
 # Say what a plan rests on.
 
+_UNFUSED_ADAM = (
+    "this Adam is not fused: it needs up to 4 more bytes per trainable parameter during the step,"
+    " which the plan counts; `fused=True` avoids that"
+)
+_METRICS = (
+    "keeps the logits of a whole evaluation on the GPU, unless `eval_accumulation_steps` is set:"
+    " not counted"
+)
+_KEEPS_OPTIMIZER = (
+    "has no `offload_optimizer`: master weights and optimizer states are counted on the GPU"
+)
+_KEEPS_GRADIENTS = (
+    "is planned as ZeRO-2 with the optimizer offloaded, and all gradients are counted on each GPU,"
+    " where stage 1 keeps them until backward is over"
+)
+_VLLM_ELSEWHERE = "vLLM runs as a server on other GPUs, which this plan does not include"
+
 
 def find_basis(resolved: ResolvedJob, known: Collection[str] = ()) -> tuple[str, ...]:
     """What a plan rests on, one sentence each.
@@ -1019,33 +1103,34 @@ def find_basis(resolved: ResolvedJob, known: Collection[str] = ()) -> tuple[str,
     clauses = [clause for clause in resolved.assumed if clause not in known]
     keys = ", ".join(f"`{key}`" for key in resolved.config.uncounted)
     buffers = job.own_buffers or DEEPSPEED_DEFAULTS
-    size_only, unfused_adam = _size_only(options, settings), _unfused_adam(facts)
-    trusted = () if facts is None else _trusted(options, settings)
+    unfused_adam_line = None if facts is None else facts.unfused_adam_line
+    measured = 0 if job.calibration is None else job.calibration.measured_steps
+    learned_from = "1 setting" if measured == 1 else f"{measured} settings"
     notes = (
         *job.machine.notes,
         *resolved.traced,
-        assumptions.calibrated(job.calibration) if job.calibration else None,
-        None if size_only is None else assumptions.size_only(options.model, size_only),
-        assumptions.trusted(trusted) if trusted else None,
+        f"step times are scaled by {learned_from} measured on this machine" if measured else None,
+        _size_only(options, settings),
+        None if facts is None else _trusted(options, settings),
         f"assumed {', '.join(clauses)}" if clauses else None,
-        f"{unfused_adam}: {assumptions.UNFUSED_ADAM}" if unfused_adam else None,
+        f"{facts.where(unfused_adam_line)}: {_UNFUSED_ADAM}"
+        if facts is not None and unfused_adam_line is not None
+        else None,
         _in_fp32(facts, settings.precision, job),
-        assumptions.beyond_positions(job.model, step),
-        assumptions.each_layers(step) if step.checkpointed_each > 1 else None,
-        None
-        if step.sequence_parallel == 1
-        else assumptions.shared_sequences(step, resolved.handover.integration),
-        assumptions.shared_weights(step) if step.shares_weights else None,
+        beyond_positions(job.model, step),
+        f"`every_n_layers`: one layer in {step.every_n_layers} is checkpointed, and the others keep"
+        " their activations"
+        if step.checkpointed_each > 1
+        else None,
+        *_of_parallelism(step, resolved.handover.integration),
         _falls_back(job),
         f"`{options.config}`: {keys} not counted" if keys else None,
-        f"`{options.config}` {assumptions.KEEPS_OPTIMIZER}" if buffers.keeps_optimizer else None,
-        f"`{options.config}` {assumptions.KEEPS_GRADIENTS}" if buffers.keeps_gradients else None,
+        f"`{options.config}` {_KEEPS_OPTIMIZER}" if buffers.keeps_optimizer else None,
+        f"`{options.config}` {_KEEPS_GRADIENTS}" if buffers.keeps_gradients else None,
         *resolved.not_counted,
         *doubtful_parallelism(resolved.script),
-        f"{settings.vllm_server}: {assumptions.VLLM_ELSEWHERE}" if settings.vllm_server else None,
-        f"{settings.metrics}: {assumptions.METRICS}"
-        if settings.metrics and step.eval_batch
-        else None,
+        f"{settings.vllm_server}: {_VLLM_ELSEWHERE}" if settings.vllm_server else None,
+        f"{settings.metrics}: {_METRICS}" if settings.metrics and step.eval_batch else None,
         cut_group(settings.group, step, job.machine.world_size),
     )
     return tuple(note for note in notes if note is not None)

@@ -13,7 +13,6 @@ from zerowiz.emit.files import replace_file
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import Named, model_of
 from zerowiz.probe.model.trace import cache_path, can_trace, is_buildable, read_cached, trace_model
-from zerowiz.ui import assumptions
 
 _NEEDS = "`pip install 'zerowiz[train]'`"
 
@@ -44,12 +43,10 @@ def trace_or_guess(
             raise
         return _guess(text, named, error.message)
     architecture = None if unknown else read_architecture(name, config)
-    family = str(config["model_type"]) if unknown else None
-    return ReadModel(
-        model=traced.model(name, architecture),
-        traced=traced,
-        notes=(assumptions.traced(family, traced.built, traced.took_milliseconds),),
-    )
+    new = f"zerowiz does not know `{config['model_type']}` yet: " if unknown else ""
+    took = f"{traced.took_milliseconds / 1000:.1f} s"
+    note = f"{new}traced `{traced.built}` on the meta device ({took}; the result is cached)"
+    return ReadModel(model=traced.model(name, architecture), traced=traced, notes=(note,))
 
 
 def check_unknown(text: str, named: Named, *, trace: bool | None) -> None:
@@ -82,8 +79,11 @@ def _guess(text: str, named: Named, exact: str) -> ReadModel:
         model = model_of(text, named)
     except UsageError as error:
         raise UsageError(error.message, exact, *error.hints) from error
-    family, wraps = str(named.config["model_type"]), "text_config" in named.config
-    return ReadModel(model=model, notes=(assumptions.guess(family, exact, wraps=wraps),))
+    wraps = "text_config" in named.config
+    counted = "its language model only" if wraps else "a Llama of the same sizes"
+    family = named.config["model_type"]
+    note = f"zerowiz does not know `{family}` yet, and estimates it as {counted}; {exact}"
+    return ReadModel(model=model, notes=(note,))
 
 
 def _trace(config: Mapping[str, object], workload: Workload, environ: Mapping[str, str]) -> Traced:

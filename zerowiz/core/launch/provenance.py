@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
+from zerowiz.core.command_words import spell_change
 from zerowiz.core.launch.secrets import hide_secrets, join_words
 from zerowiz.core.machine.names import decode_machine
 from zerowiz.core.machine.types import Machine, MachineSource
@@ -252,6 +253,18 @@ class BatchChange(Struct, frozen=True, kw_only=True):
     """What keeps it; None where no whole number does, or nothing would fit."""
     by_script: bool = False
     """Whether only the script, or a config of the person's, can say so."""
+
+    @property
+    def words(self) -> str:
+        """From what to what it changes, and how to keep it."""
+        moves = "falls" if self.now < self.before else "rises"
+        changes = f"the global batch {moves} from {self.before} to {self.now}"
+        steps = self.accumulation_steps
+        if steps is None:
+            return changes
+        if self.by_script:
+            return f"{changes}; an accumulation of {steps} in your script keeps it"
+        return f"{changes}; keep it with `{spell_change({'accumulation_steps': steps})}`"
 
 
 class MachineChange(Struct, frozen=True, kw_only=True):
