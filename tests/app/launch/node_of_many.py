@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from zerowiz.app.launch.multi_node import follow, follow_on, gather, introduce, publish, publish_end
+from zerowiz.app.launch.multi_node import follow, gather, introduce, publish, publish_end
 from zerowiz.core.launch.plan import EntryPoint, Join, LaunchSpec, NodeRank, slots_of
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 
@@ -43,7 +43,8 @@ def lead(folder: Path, node: NodeRank, own: Join, turn: int) -> tuple[object, in
 
 def follow_to_the_end(folder: Path, node: NodeRank, own: Join) -> tuple[object, int | None]:
     rendezvous, first = follow(folder, node, own, deadline_s=DEADLINE_S)
-    return first.spec, follow_on(rendezvous, node, 2, deadline_s=DEADLINE_S).end
+    last = follow(folder, node, own, 2, rendezvous, deadline_s=DEADLINE_S)[1]
+    return first.spec, last.end
 
 
 def main() -> None:

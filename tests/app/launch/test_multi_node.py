@@ -20,7 +20,6 @@ from zerowiz.app.launch.multi_node import (
     Rendezvous,
     failing_all,
     follow,
-    follow_on,
     gather,
     introduce,
     publish,
@@ -30,6 +29,7 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT
 from zerowiz.core.launch.plan import (
     OPEN_FILE,
+    AttemptSpec,
     EntryPoint,
     Join,
     LaunchSpec,
@@ -62,6 +62,12 @@ def own(node_rank: int, gpus: int = 2) -> Join:
 
 def silent(_: object) -> None:
     """Nobody listens."""
+
+
+def follow_again(job: Path, rendezvous: Rendezvous) -> AttemptSpec:
+    """The second attempt."""
+    heard = rendezvous.joins[1]
+    return follow(job, node(1), heard, 2, rendezvous.folder, deadline_s=0.2)[1]
 
 
 @contextmanager
@@ -193,16 +199,15 @@ def test_a_good_end_comes_after_the_attempts_that_were_published(tmp_path: Path)
         publish_end(rendezvous, 7)
         publish_end(rendezvous, 0)
     assert [7] == [getattr(attempt, "end", None) for attempt in attempts]
-    assert 0 == follow_on(rendezvous, node(1), 2, deadline_s=0.2).end
+    assert 0 == follow_again(tmp_path, rendezvous).end
 
 
 def test_a_node_that_is_asked_to_end_waits_no_longer_than_for_what_is_written(
     tmp_path: Path,
 ) -> None:
-    rendezvous = Rendezvous(folder=tmp_path, own=own(1))
     started = time.monotonic()
     with pytest.raises(ZerowizError):
-        follow_on(rendezvous, node(1), 2, deadline_s=600, hurry=lambda: True)
+        follow(tmp_path, node(1), own(1), 2, tmp_path, deadline_s=600, hurry=lambda: True)
     assert time.monotonic() - started < 30
 
 
@@ -255,7 +260,7 @@ def test_every_file_that_the_ranks_read_has_to_be_here(tmp_path: Path) -> None:
     publish(rendezvous, 2, spec)
     for path, text in texts.items():
         with pytest.raises(ZerowizError) as refused:
-            follow_on(rendezvous, node(1), 2, deadline_s=0.1)
+            follow_again(tmp_path, rendezvous)
         assert f"`{path}` differs here from what `n1` wrote" == refused.value.message
         path.write_bytes(text)
-    assert spec == follow_on(rendezvous, node(1), 2, deadline_s=0.1).spec
+    assert spec == follow_again(tmp_path, rendezvous).spec

@@ -65,12 +65,11 @@ SHARED = "put the output folder on a file system that all nodes share: `$output_
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):
-    """What the nodes of one run know of each other, once they have joined."""
+    """On node 0: which nodes of one run have joined."""
 
     folder: Path
-    own: Join
-    joins: tuple[Join, ...] = ()
-    """On node 0: of every node, by its rank."""
+    joins: tuple[Join, ...]
+    """By rank; of every node once `gather` has ended."""
 
 
 def introduce(node: NodeRank, machine: Machine) -> Join:
@@ -105,7 +104,7 @@ def gather(
         ZerowizError: Some did not join in time, or they cannot train together; those that did
             join end too.
     """
-    rendezvous = Rendezvous(folder=job / join.word, own=join, joins=(join,))
+    rendezvous = Rendezvous(folder=job / join.word, joins=(join,))
     replace_file(job / OPEN_FILE, encode_file(OpenRendezvous(word=join.word)))
     for number, late in enumerate(ticks(deadline_s)):
         known = {join.rank: join for join in rendezvous.joins}
@@ -203,59 +202,44 @@ def ticks(deadline_s: float, hurry: Callable[[], bool] = lambda: False) -> Itera
 
 
 def follow(
-    job: Path, node: NodeRank, join: Join, *, deadline_s: float = DEADLINE_S
-) -> tuple[Rendezvous, AttemptSpec]:
-    """Join the rendezvous that node 0 opens, and wait for the first attempt.
+    job: Path,
+    node: NodeRank,
+    join: Join,
+    number: int = 1,
+    rendezvous: Path | None = None,
+    *,
+    deadline_s: float = DEADLINE_S,
+    hurry: Callable[[], bool] = lambda: False,
+) -> tuple[Path, AttemptSpec]:
+    """Wait for an attempt of node 0; before the first, join the rendezvous that it opens.
 
     Args:
         job: The folder of the job.
         node: This node.
         join: What this node tells the leader of itself.
+        number: Of the attempt.
+        rendezvous: The folder of the one that this node has joined; None before the first attempt.
         deadline_s: How long node 0 may take.
+        hurry: Whether little time is left, because a signal asked this process to end.
+
+    Returns:
+        The folder of the rendezvous, and the attempt.
 
     Raises:
         ZerowizError: There was none in time, or its config is not on this node as it was written.
     """
-    joined: list[Path] = []
-    for _tick in ticks(deadline_s):
-        opened = read_message(OpenRendezvous, job / OPEN_FILE)
+    joined = [] if rendezvous is None else [rendezvous]
+    for _tick in ticks(deadline_s, hurry):
+        opened = read_message(OpenRendezvous, job / OPEN_FILE) if rendezvous is None else None
         # A node 0 that opens another has written before how the last one ended.
         for folder in joined:
-            attempt = _take(folder, join, 1)
+            attempt = _take(folder, join, number)
             if attempt is not None:
-                return Rendezvous(folder=folder, own=join), attempt
+                return folder, attempt
         if opened is not None and job / opened.word not in joined:
             joined.append(job / opened.word)
             replace_file(joined[-1] / join_name(join.rank), encode_file(join))
-    raise _no_attempt(node.hosts[0], joined, join, 1, deadline_s, job)
-
-
-def follow_on(
-    rendezvous: Rendezvous,
-    node: NodeRank,
-    number: int,
-    *,
-    deadline_s: float,
-    hurry: Callable[[], bool] = lambda: False,
-) -> AttemptSpec:
-    """Wait for a later attempt of node 0.
-
-    Args:
-        rendezvous: The one that this node joined.
-        node: This node.
-        number: Of the attempt, from 2.
-        deadline_s: How long node 0 may take.
-        hurry: Whether little time is left, because a signal asked this process to end.
-
-    Raises:
-        ZerowizError: As `follow`.
-    """
-    for _tick in ticks(deadline_s, hurry):
-        attempt = _take(rendezvous.folder, rendezvous.own, number)
-        if attempt is not None:
-            return attempt
-    folders = [rendezvous.folder]
-    raise _no_attempt(node.hosts[0], folders, rendezvous.own, number, deadline_s, rendezvous.folder)
+    raise _no_attempt(node.hosts[0], joined, join, number, deadline_s, job)
 
 
 def _take(folder: Path, join: Join, number: int) -> AttemptSpec | None:
@@ -328,7 +312,7 @@ def lead(
         answers = [NodeAnswer(host=join.host, machine=join.machine) for join in rendezvous.joins]
         fleet = merge_nodes(answers)
         noted = fleet.machine.with_notes(*machine_text.notes(fleet))
-        weakest = replace(noted, allocation=rendezvous.own.machine.allocation)
+        weakest = replace(noted, allocation=joined.machine.allocation)
         start = start_on(weakest, _node_launch(node, machines))
         status = run_attempts(
             start, reporter, lambda number, start: publish(rendezvous, number, _launch_spec(start))
@@ -350,7 +334,8 @@ def follow_leader(
     # A missing program is an error before this node joins.
     find_programs(os.environ)
     job = Path(job_folder(str(options.output_dir or ""), node.job_key))
-    rendezvous, attempt = follow(job, node, introduce(node, _alone(machine)))
+    own = introduce(node, _alone(machine))
+    rendezvous, attempt = follow(job, node, own)
     number, status = 1, 0
     with noted_signals() as signals:
         while (spec := attempt.spec) is not None:
@@ -360,8 +345,14 @@ def follow_leader(
             # waits this long for its own ranks to save.
             deadline_s = inf if status == 0 else 2 * grace_seconds + _VERDICT_S
             try:
-                attempt = follow_on(
-                    rendezvous, node, number, deadline_s=deadline_s, hurry=lambda: bool(signals)
+                _folder, attempt = follow(
+                    job,
+                    node,
+                    own,
+                    number,
+                    rendezvous,
+                    deadline_s=deadline_s,
+                    hurry=lambda: bool(signals),
                 )
             except ZerowizError as error:
                 # Node 0 is gone, and the status of this node's ranks is known.
