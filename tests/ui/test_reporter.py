@@ -32,7 +32,7 @@ from zerowiz.errors import LostEdit, PreflightError
 from zerowiz.probe.files import read_gpu_table
 from zerowiz.probe.machine.host import cpu_machine, read_host, with_number_formats
 from zerowiz.ui import machine
-from zerowiz.ui.reporter import TerminalLaunchReporter
+from zerowiz.ui.job_end import TerminalLaunchReporter
 
 DECISION = decide(
     Job(

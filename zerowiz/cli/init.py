@@ -30,9 +30,8 @@ from zerowiz.core.workload import SETTINGS, Precision
 from zerowiz.errors import UsageError
 from zerowiz.translation import _
 from zerowiz.ui import show
+from zerowiz.ui.job_end import TerminalLaunchReporter
 from zerowiz.ui.prompt import find_person
-from zerowiz.ui.reporter import TerminalLaunchReporter
-from zerowiz.ui.show import files as show_files
 from zerowiz.ui.text import gpus
 from zerowiz.ui.wizard import WizardReporter
 
@@ -88,7 +87,7 @@ def init(
     answers = planned.answers()
     files = (*planned.files, *((answers,) if answers else ()))
     if options.dry_run:
-        show_files(files, sys.stdout)
+        show.files(files, sys.stdout)
     else:
         sys.stdout.writelines(_("wrote {path}\n", path=file.path) for file in files)
     _show_next(planned)

@@ -14,9 +14,8 @@ from zerowiz.core.strategies import FLOWCHART_STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.ui import show
+from zerowiz.ui.job_end import TerminalLaunchReporter
 from zerowiz.ui.prompt import find_person
-from zerowiz.ui.reporter import TerminalLaunchReporter
-from zerowiz.ui.show import files as show_files
 
 
 def _run_option(
@@ -112,5 +111,5 @@ def launch(
     if start.plan.options.as_json:
         write_plan(start.plan, launch_plan.argv, launch_plan.env)
     else:
-        show_files(launch_plan.files, sys.stdout)
+        show.files(launch_plan.files, sys.stdout)
         show.launch(replace(launch_plan, files=()), sys.stdout)

@@ -13,8 +13,7 @@ from zerowiz.cli.completion import complete_machine
 from zerowiz.cli.usage import write_json
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.errors import PreflightError
-from zerowiz.ui.machine import machine as show_machine
-from zerowiz.ui.machine import show_names
+from zerowiz.ui import machine as machine_text
 from zerowiz.ui.reporter import TerminalReporter
 
 
@@ -97,12 +96,12 @@ def machine(
         seen = see_machine(options, save, reporter, deadline_s=deadline)
     except PreflightError:
         if spec is None and hostfile is None and not as_json:
-            show_names(sys.stdout)
+            machine_text.show_names(sys.stdout)
         raise
     if as_json:
         write_json(seen.describe())
     else:
-        show_machine(seen.machine, sys.stdout)
+        machine_text.machine(seen.machine, sys.stdout)
     for note in seen.notes:
         reporter.note(note)
     seen.require_all_nodes()

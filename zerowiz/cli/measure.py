@@ -16,7 +16,6 @@ from zerowiz.cli.usage import write_json
 from zerowiz.core.job_end import ScriptMeasurement, encode_script_run
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.ui import job_end, show
-from zerowiz.ui.reporter import TerminalLaunchReporter
 
 
 @takes_options(FileUse(takes_script=TakesScript.NEVER, starts_here=True))
@@ -43,7 +42,7 @@ def measure(
     ] = 900,
 ) -> None:
     """Run real steps on this machine, and compare them with the prediction"""
-    reporter = TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
+    reporter = job_end.TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
     with find_measured(script, tuple(args or ()), options, steps) as measured:
         starts = plan_starts(measured, reporter, every=every)
         if options.dry_run:

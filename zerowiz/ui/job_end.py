@@ -2,7 +2,9 @@
 
 import re
 import signal
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import TextIO
 
@@ -18,10 +20,11 @@ from zerowiz.core.job_end import (
     ScriptMeasurement,
     error_of,
 )
-from zerowiz.core.launch.plan import Resume, ResumeFrom
+from zerowiz.core.launch.plan import LaunchPlan, Resume, ResumeFrom
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.translation import N_, _, listing
+from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.ui.sentences import ROUGH_ON_CPU
 from zerowiz.ui.text import bare_gib, percent, plain_log, say, seconds, show_rows
 
@@ -113,6 +116,40 @@ def following(strategy: Strategy, resume: Resume, number: int, stream: TextIO) -
         strategy=_(strategy.short_words),
     )
     say(stream, "", f"{words} {_RESUMES_FROM[resume.resume_from]}{where}", "")
+
+
+# Say at a terminal what a launch does with its job.
+
+
+class TerminalLaunchReporter(TerminalReporter):
+    """Loaded whole before a job starts: an environment may change while it runs."""
+
+    def start(self, launch_plan: LaunchPlan) -> None:
+        """The command, as a shell line."""
+        from zerowiz.ui import show  # noqa: PLC0415 - `report` shows no plan
+
+        for text in launch_plan.notes:
+            self.note(text)
+        if not self.quiet:
+            with suppress(OSError):
+                sys.stderr.write("\n")
+                show.launch(launch_plan, sys.stderr)
+
+    def attempt_ended(self, end: JobEnd, strategy: Strategy, number: int) -> None:
+        """Which rank failed first, and why."""
+        with suppress(OSError):
+            failure(end, strategy, number, sys.stderr)
+
+    def attempt_measured(self, attempt: AttemptRecord, folder: str) -> None:
+        """What its memory and its steps were, beside the plan; the record is in the folder."""
+        if not self.quiet:
+            with suppress(OSError):
+                last_lines(attempt, folder, sys.stderr)
+
+    def next_attempt(self, strategy: Strategy, resume: Resume, number: int) -> None:
+        """What is tried next, and from where the script goes on."""
+        with suppress(OSError):
+            following(strategy, resume, number, sys.stderr)
 
 
 # Show what a job was predicted to take beside what it took.

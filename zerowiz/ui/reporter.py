@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TextIO
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.settings import SettingValue
-from zerowiz.core.strategy_types import Strategy
 from zerowiz.errors import LostEdit, ZerowizError
 from zerowiz.ui.progress import TerminalWait
 from zerowiz.ui.text import error as show_error
@@ -16,8 +15,6 @@ from zerowiz.ui.text import note
 
 if TYPE_CHECKING:
     from zerowiz.core.decision.remedies import Remedy
-    from zerowiz.core.job_end import AttemptRecord, JobEnd
-    from zerowiz.core.launch.plan import LaunchPlan, Resume
 
 
 class TerminalReporter:
@@ -98,43 +95,3 @@ class TerminalReporter:
         # What is drawn moves the cursor: a stream that counts its rows would count too many.
         stream = sys.stderr if self.with_waits else None
         return TerminalWait(label, stream, total)
-
-
-# Say at a terminal what a launch does with its job.
-
-
-class TerminalLaunchReporter(TerminalReporter):
-    """Loaded whole before a job starts: an environment may change while it runs."""
-
-    def start(self, launch_plan: "LaunchPlan") -> None:
-        """The command, as a shell line."""
-        from zerowiz.ui import show  # noqa: PLC0415 - as above
-
-        for text in launch_plan.notes:
-            self.note(text)
-        if not self.quiet:
-            with suppress(OSError):
-                sys.stderr.write("\n")
-                show.launch(launch_plan, sys.stderr)
-
-    def attempt_ended(self, end: "JobEnd", strategy: Strategy, number: int) -> None:
-        """Which rank failed first, and why."""
-        from zerowiz.ui import job_end  # noqa: PLC0415 - a plan ends no job
-
-        with suppress(OSError):
-            job_end.failure(end, strategy, number, sys.stderr)
-
-    def attempt_measured(self, attempt: "AttemptRecord", folder: str) -> None:
-        """What its memory and its steps were, beside the plan; the record is in the folder."""
-        from zerowiz.ui import job_end  # noqa: PLC0415 - a plan ends no job
-
-        if not self.quiet:
-            with suppress(OSError):
-                job_end.last_lines(attempt, folder, sys.stderr)
-
-    def next_attempt(self, strategy: Strategy, resume: "Resume", number: int) -> None:
-        """What is tried next, and from where the script goes on."""
-        from zerowiz.ui import job_end  # noqa: PLC0415 - a plan ends no job
-
-        with suppress(OSError):
-            job_end.following(strategy, resume, number, sys.stderr)

@@ -26,8 +26,6 @@ from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Accounting, Method, Work
 from zerowiz.errors import HandEditedError, LostEdit
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui import pictures, sentences
-from zerowiz.ui.pictures import VERDICT_COLOURS
-from zerowiz.ui.pictures import flowchart as draw_flowchart
 from zerowiz.ui.text import (
     HANG,
     LABEL_COLUMNS,
@@ -247,12 +245,12 @@ def _fill(
 
 
 def _say_answers(decision: Decision, stream: TextIO) -> None:
-    draw(draw_flowchart(decision), stream)
+    draw(pictures.flowchart(decision), stream)
     if remarks := sentences.remarks(decision):
         _say(decision, stream, "", *remarks, hang=LABEL_COLUMNS)
     chosen = decision.chosen
     name = _("none") if chosen is None else _(chosen.strategy.words)
-    colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
+    colour = Colour.BAD if chosen is None else pictures.VERDICT_COLOURS[chosen.verdict]
     marks = {rf"(?<=^{re.escape(labelled(_('Chosen'), ''))}){re.escape(name)}(?=:)": colour}
     words = labelled(_("Chosen"), f"{name}: {_why(decision)}")
     lines = (words, *_evaluation(decision))
@@ -434,7 +432,7 @@ def answers(
     if chosen is None:
         return
     name = _(chosen.strategy.words)
-    marks = {rf"^{re.escape(name)}(?=:)": VERDICT_COLOURS[chosen.verdict]}
+    marks = {rf"^{re.escape(name)}(?=:)": pictures.VERDICT_COLOURS[chosen.verdict]}
     _fill(decision, stream, f"{name}: {_why(decision)}", marks=marks)
 
 

@@ -15,7 +15,7 @@ from zerowiz.core.settings import SettingValue
 from zerowiz.core.structs import replace
 from zerowiz.translation import _, listing
 from zerowiz.ui import pictures, remedies, sentences, show
-from zerowiz.ui.reporter import TerminalLaunchReporter
+from zerowiz.ui.job_end import TerminalLaunchReporter
 from zerowiz.ui.text import columns_of, gib, gpus, labelled, paragraphs, seconds, size_of
 
 
