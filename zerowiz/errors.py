@@ -5,7 +5,7 @@ prints them.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from errno import ENAMETOOLONG
 
@@ -161,6 +161,21 @@ class UsageError(ZerowizError):
     """The command line or a value on it makes no sense."""
 
     exit_code = ExitCode.USAGE
+
+
+def refuse_any(given: Mapping[str, object], why: str, hint: str) -> None:
+    """Refuse what is given of these.
+
+    Args:
+        given: By how it is typed; None, False or empty is not given.
+        why: What is wrong with each of them: `has no effect here`.
+        hint: What to do about it.
+
+    Raises:
+        UsageError: One is given.
+    """
+    for typed in (typed for typed, value in given.items() if value):
+        raise UsageError(f"`{typed}` {why}", hint)
 
 
 class AnswerNeededError(ZerowizError):

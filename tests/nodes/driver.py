@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from zerowiz.app.launch.start import Run, launcher_command, make_launch_plan
+from zerowiz.app.launch.start import Run, RunOptions, launcher_command, make_launch_plan
 from zerowiz.core.launch.plan import EntryPoint
 from zerowiz.core.machine.types import Host
 from zerowiz.core.structs import replace
@@ -27,7 +27,7 @@ def main() -> None:
     run = Run(
         folder=Path(folder),
         supervised=True,
-        grace_seconds=int(grace),
+        how=RunOptions(grace_seconds=int(grace)),
         hostfile=Path(hostfile),
     )
     wanted = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}

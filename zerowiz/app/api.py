@@ -29,7 +29,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
-from zerowiz.errors import UsageError, did_you_mean, in_python
+from zerowiz.errors import UsageError, did_you_mean, in_python, refuse_any
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
@@ -245,12 +245,9 @@ def _find(machine: Machine | str | os.PathLike[str] | None, options: Options) ->
                 "use `zerowiz.find_machines` to compare machines",
             )
         return find_machine(options, os.environ)
-    for name in _OF_MACHINE:
-        if getattr(options, name) is not None:
-            raise UsageError(
-                f"`${name}` has no effect on a machine that was read before",
-                "pass it to `read_machine`",
-            )
+    given = {f"${name}": getattr(options, name) for name in _OF_MACHINE}
+    why = "has no effect on a machine that was read before"
+    refuse_any(given, why, "pass it to `read_machine`")
     return machine
 
 

@@ -20,7 +20,7 @@ from zerowiz.core.machine.names import MOST_GPUS_PER_NODE
 from zerowiz.core.machine_kinds import MachineCandidate, PriceList, list_kinds, read_prices
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace, shows
-from zerowiz.errors import NothingFitsError, UsageError
+from zerowiz.errors import NothingFitsError, UsageError, refuse_any
 from zerowiz.probe.files import read_gpu_table, read_instances
 
 
@@ -150,15 +150,14 @@ def find_machines(
     )
 
 
+_OF_ONE_MACHINE = ("gpus", "hostfile", "accelerator")
+
+
 def _check_options(options: Options) -> None:
     """See that nothing is said that is of one machine alone, or of none."""
-    for name in ("gpus", "hostfile", "accelerator"):
-        value = getattr(options, name)
-        if value is not None:
-            raise UsageError(
-                f"`${name} {value}` is for one machine, and `$machine all` compares many",
-                f"remove `${name} {value}`, or choose one machine",
-            )
+    given = {f"${n} {getattr(options, n)}": getattr(options, n) for n in _OF_ONE_MACHINE}
+    why = "is for one machine, and `$machine all` compares many"
+    refuse_any(given, why, "remove it, or choose one machine")
     gpus = options.gpus_per_node
     if gpus is not None and gpus > MOST_GPUS_PER_NODE:
         raise UsageError(

@@ -15,8 +15,8 @@ from msgspec import Struct
 from zerowiz import __version__
 from zerowiz.app.command import open_questions
 from zerowiz.app.decide import Plan
-from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch
-from zerowiz.app.launch.start import Start
+from zerowiz.app.launch.launch import plan_dry_run, prepare_launch
+from zerowiz.app.launch.start import RunOptions, Start
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
 from zerowiz.core.decision.flowchart import OffloadChoice

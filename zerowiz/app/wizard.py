@@ -64,6 +64,7 @@ from zerowiz.errors import (
     UnreachableScriptError,
     UsageError,
     ZerowizError,
+    refuse_any,
 )
 from zerowiz.probe.preflight.read_facts import find_programs
 from zerowiz.probe.script.read_script import find_scripts
@@ -761,30 +762,16 @@ def _understand(
     """What was typed, and what is done with it: of a program's file a config alone."""
     check_accounting(options)
     if wanted.no_script:
-        _refuse_script(script, wanted)
+        given = {f"{script}": script, "--launch": wanted.launch, "--slurm": wanted.slurm}
+        why = "conflicts with `--no-script`, which writes a config alone"
+        refuse_any(given, why, "remove one of them")
     command = understand_command(script, script_args, options)
     file = find_program_file(command, reporter)
     if file is not None:
-        for flag, is_said in (("--launch", wanted.launch), ("--slurm", wanted.slurm)):
-            if is_said:
-                raise UsageError(
-                    _(
-                        "`{flag}` conflicts with `{path}`: {program} starts its own ranks",
-                        flag=flag,
-                        path=file.path,
-                        program=file.program.name,
-                    ),
-                    _("remove `{flag}`; `zerowiz init` prints the command that trains", flag=flag),
-                )
+        refuse_any(
+            {"--launch": wanted.launch, "--slurm": wanted.slurm},
+            f"conflicts with `{file.path}`: {file.program.name} starts its own ranks",
+            "remove it; `zerowiz init` prints the command that trains",
+        )
         return with_program_file(command, file), replace(wanted, no_script=True, program_file=file)
     return command, wanted
-
-
-def _refuse_script(script: str | None, wanted: InitOptions) -> None:
-    reasons = {f"`{script}`": script, "`--launch`": wanted.launch, "`--slurm`": wanted.slurm}
-    for words, is_said in reasons.items():
-        if is_said:
-            raise UsageError(
-                _("{words} conflicts with `--no-script`, which writes a config alone", words=words),
-                _("remove one of them"),
-            )

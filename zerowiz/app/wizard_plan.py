@@ -9,7 +9,7 @@ from msgspec import Struct
 from zerowiz.app.answers_file import NotTextError, plan_answers, write_answers
 from zerowiz.app.command import Command, Person
 from zerowiz.app.decide import Plan, note_emulation, require_strategy
-from zerowiz.app.launch.start import Start, deliver_plan, note_script, plan_files
+from zerowiz.app.launch.start import RunOptions, Start, deliver_plan, note_script, plan_files
 from zerowiz.app.machines.machine import find_node, is_here
 from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.reporter import LaunchReporter, Reporter
@@ -154,7 +154,7 @@ def with_start(planned: InitPlan, reporter: LaunchReporter) -> InitPlan:
     Raises:
         ZerowizError: It cannot start, or not from here.
     """
-    from zerowiz.app.launch.launch import RunOptions, check_node, make_run, start_planned  # noqa: PLC0415 - takes long to load
+    from zerowiz.app.launch.launch import check_node, make_run, start_planned  # noqa: PLC0415 - takes long to load
 
     plan, script = planned.plan, planned.plan.script
     if script is None:

@@ -27,7 +27,7 @@ from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.script.programs import ProgramFile
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS, Precision
-from zerowiz.errors import UsageError
+from zerowiz.errors import refuse_any
 from zerowiz.translation import _
 from zerowiz.ui import show
 from zerowiz.ui.job_end import TerminalLaunchReporter
@@ -58,7 +58,9 @@ def init(
     ] = False,
 ) -> None:
     """Ask a few questions, choose a strategy, and launch the job or write its config"""
-    _check_options(options, launch=launch)
+    if launch:
+        silent = {"--dry-run": options.dry_run, "--json": options.as_json}
+        refuse_any(silent, "launches nothing, and conflicts with `--launch`", "remove one of them")
     person = find_person(os.environ, yes=options.yes or options.as_json)
     reporter = (
         TerminalLaunchReporter(quiet=options.quiet, with_waits=not options.as_json)
@@ -91,15 +93,6 @@ def init(
     else:
         sys.stdout.writelines(_("wrote {path}\n", path=file.path) for file in files)
     _show_next(planned)
-
-
-def _check_options(options: Options, *, launch: bool) -> None:
-    for is_set, flag in ((options.dry_run, "--dry-run"), (options.as_json, "--json")):
-        if launch and is_set:
-            raise UsageError(
-                f"`--launch` conflicts with `{flag}`, which launches nothing",
-                "remove one of them",
-            )
 
 
 def _show_next(planned: InitPlan) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch, run_launch
+from zerowiz.app.launch.launch import plan_dry_run, prepare_launch, run_launch
+from zerowiz.app.launch.start import RunOptions
 from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import write_plan

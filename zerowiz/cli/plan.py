@@ -40,7 +40,7 @@ from zerowiz.core.machine.names import TAKEN_TO_BE
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.core.structs import replace
-from zerowiz.errors import ExitCode, UsageError
+from zerowiz.errors import ExitCode, UsageError, refuse_any
 from zerowiz.translation import _
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.ui.text import CountedLines, Paragraph, most_lines, notes, paragraphs
@@ -133,7 +133,7 @@ def plan(
     of_one = {"$explain": explain, "$limits": limits, "$html": html, "$origins": origins}
     if compare is not None:
         given = {**of_one, "$verbose": verbose, "$price": price}
-        _refuse_any(given, "one plan, and `$compare` shows two", "remove it")
+        refuse_any(given, "is for one plan, and `$compare` shows two", "remove it")
         compare_plans(script, args or (), options, compare)
         return
     reporter = _NotesLast(quiet=options.quiet, with_waits=not options.as_json)
@@ -141,12 +141,12 @@ def plan(
     try:
         planned = plan_job(script, args or (), options, price or (), reporter)
         if not isinstance(planned, PlanResult):
-            alone = "one machine, and this plan compares many"
-            _refuse_any(of_one, alone, "name one: `$machine 8xH100-80GB`")
+            alone = "is for one machine, and this plan compares many"
+            refuse_any(of_one, alone, "name one: `$machine 8xH100-80GB`")
             _show_machines(planned, options, reporter)
             return
-        one = "many machines, and this plan is for one"
-        _refuse_any({"$price": price}, one, "compare them: `$machine all`")
+        one = "is for many machines, and this plan is for one"
+        refuse_any({"$price": price}, one, "compare them: `$machine all`")
         _show_plan(
             planned,
             layers,
@@ -159,16 +159,6 @@ def plan(
         )
     finally:
         reporter.release()
-
-
-def _refuse_any(given: Mapping[str, object], of: str, hint: str) -> None:
-    """Refuse options that show nothing here.
-
-    Raises:
-        UsageError: One is given.
-    """
-    for name in (name for name, value in given.items() if value):
-        raise UsageError(f"`{name}` is for {of}", hint)
 
 
 def _show_plan(

@@ -17,7 +17,15 @@ from zerowiz.app.command import (
     understand_command,
 )
 from zerowiz.app.decide import Plan, note_change, require_strategy
-from zerowiz.app.launch.start import NodeLaunch, Run, Start, check_start, plan_launch, run_attempts
+from zerowiz.app.launch.start import (
+    NodeLaunch,
+    Run,
+    RunOptions,
+    Start,
+    check_start,
+    plan_launch,
+    run_attempts,
+)
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter, Reporter
@@ -42,19 +50,6 @@ from zerowiz.ui.text import can_redraw
 _LAUNCH = Question(
     key="launch", flag="$yes", text=_("Launch?"), kind=AnswerKind.CONFIRM, default="yes"
 )
-
-
-class RunOptions(Struct, frozen=True, kw_only=True):
-    """How a job is run, apart from what it is."""
-
-    supervise: bool | None = None
-    """Whether zerowiz stays with the job; None where what it was started from decides."""
-    max_attempts: int = 1
-    """How often it is started at most: with less memory, after it ran out of it."""
-    grace_seconds: int = 30
-    """For ranks to save and end, once they are asked to."""
-    verbose: bool = False
-    """Whether what DeepSpeed's launcher says is wanted, too."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -140,12 +135,10 @@ def make_run(options: Options, machine: Machine, how: RunOptions, *, has_node: b
     return Run(
         folder=(folder / RECORDS / "runs" / name).absolute(),
         supervised=has_node or _is_supervised(how, machine),
-        grace_seconds=how.grace_seconds,
-        max_attempts=how.max_attempts,
+        how=how,
         # A person looks on at a job of this host; what is only printed is plain.
         is_seen=not (options.quiet or options.dry_run or has_node or options.hostfile)
         and can_redraw(),
-        is_verbose=how.verbose,
         hostfile=options.hostfile,
     )
 
@@ -210,7 +203,7 @@ def _run_on_nodes(launch: Launch, node: NodeRank, reporter: LaunchReporter) -> i
 
     if node.node_rank == 0:
         return lead(launch.options, node, launch.machine, start_on, reporter)
-    grace_seconds = launch.run.grace_seconds
+    grace_seconds = launch.run.how.grace_seconds
     return follow_leader(launch.options, node, launch.machine, grace_seconds, reporter)
 
 
@@ -248,7 +241,7 @@ def start_planned(
     strategy = require_strategy(plan)
     with reporter.wait(_("preparing the launch")):
         launch_plan = plan_launch(plan, script, strategy, run)
-    escalates = run.max_attempts > 1
+    escalates = run.how.max_attempts > 1
     check_start(plan, script, strategy, launch_plan, reporter, escalates=escalates)
     return Start(
         plan=plan,

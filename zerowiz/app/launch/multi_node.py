@@ -15,6 +15,7 @@ import zerowiz
 from zerowiz.app.launch.start import (
     NodeLaunch,
     Run,
+    RunOptions,
     Start,
     deliver_plan,
     entry_point,
@@ -383,7 +384,7 @@ def run_here(
     run = Run(
         folder=Path(spec.run_folder),
         supervised=True,
-        grace_seconds=grace_seconds,
+        how=RunOptions(grace_seconds=grace_seconds),
         node_launch=node_launch,
     )
     programs = find_programs(os.environ)

@@ -130,20 +130,28 @@ class NodeLaunch(Struct, frozen=True, kw_only=True):
         )
 
 
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """How a job is run, apart from what it is."""
+
+    supervise: bool | None = None
+    """Whether zerowiz stays with the job; None where what it was started from decides."""
+    max_attempts: int = 1
+    """How often it is started at most: with less memory, after it ran out of it."""
+    grace_seconds: int = 30
+    """For ranks to save and end, once they are asked to."""
+    verbose: bool = False
+    """Whether what DeepSpeed's launcher says is wanted, too."""
+
+
 class Run(Struct, frozen=True, kw_only=True):
     """What all attempts of one launch share."""
 
     folder: Path
     """Of its own, absolute: what its ranks said stays there."""
     supervised: bool
-    grace_seconds: int
-    """For ranks to save and end after they were asked to."""
-    max_attempts: int = 1
-    """How often it is started at most: with less memory, after it ran out of it."""
+    how: RunOptions
     is_seen: bool = False
     """Whether a person looks on at this terminal."""
-    is_verbose: bool = False
-    """Whether what DeepSpeed's launcher says is wanted, too."""
     hostfile: Path | None = None
     node_launch: NodeLaunch | None = None
     """Where each node has a zerowiz of its own: this one."""
@@ -154,7 +162,7 @@ class Run(Struct, frozen=True, kw_only=True):
             folder=self.folder / f"attempt-{number}",
             ranks=ranks,
             local_ranks=self._local_ranks(ranks),
-            grace_s=self.grace_seconds,
+            grace_s=self.how.grace_seconds,
             hosts=() if self.hostfile is None else tuple(read_hostfile(self.hostfile)),
         )
 
@@ -221,7 +229,7 @@ def plan_launch(
     offloads = strategy.offload is not Offload.NONE
     command = launcher_command(run, number, machine, programs, env, offloads=offloads)
     has_secret = hide_secrets(script.words) != script.words
-    if (run.is_seen or has_secret) and not run.is_verbose:
+    if (run.is_seen or has_secret) and not run.how.verbose:
         # Of a rank that was killed it alone speaks where nobody supervises, and quotes all words.
         level = "critical" if run.supervised or has_secret else "error"
         command = replace(command, options=("--log_level", level, *command.options))
@@ -718,7 +726,7 @@ def _next_start(
     memory = memory_of(end.cause, lives_on_host=lives_on_host)
     if memory is None or end.stopped_by is not None:
         return None
-    most = start.run.max_attempts
+    most = start.run.how.max_attempts
     if most == 1:
         return None
     if number >= most:
