@@ -78,9 +78,7 @@ def _find_or_list(options: Options, reporter: Reporter) -> Machine | None:
     except NoGpuHereError as error:
         if any(getattr(options, name) is not None for name in _OF_ONE_MACHINE):
             raise
-        reporter.note(
-            _("{message}: comparing the machines of zerowiz's tables only", message=error.message)
-        )
+        reporter.note(f"{error.message}: comparing the machines of zerowiz's tables only")
         for hint in error.hints[:1]:
             reporter.note(hint)
         return None
@@ -114,8 +112,8 @@ def write_page(plan: Plan, path: Path, reporter: Reporter) -> None:
     from zerowiz.ui.page import page  # noqa: PLC0415 - as above
 
     text = page(plan.decision, plan.remedies, find_basis(plan.resolved), __version__)
-    elsewhere = _("choose another file with `--html FILE`")
+    elsewhere = "choose another file with `--html FILE`"
     write_files(
         [PlannedFile(path=str(path), text=text, elsewhere=elsewhere)], force=plan.options.force
     )
-    reporter.note(_("wrote `{path}`", path=path))
+    reporter.note(f"wrote `{path}`")

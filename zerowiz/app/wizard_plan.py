@@ -135,12 +135,7 @@ def plan_written(
         program_file=wanted.program_file,
     )
     if run is not None and planned.answers() is None:
-        reporter.note(
-            _(
-                "{file_name} is not written: a path in it is not UTF-8, as TOML has to be",
-                file_name=FILE_NAME,
-            )
-        )
+        reporter.note(f"{FILE_NAME} is not written: a path in it is not UTF-8, as TOML has to be")
     return planned
 
 
@@ -162,11 +157,9 @@ def with_start(planned: InitPlan, reporter: LaunchReporter) -> InitPlan:
     machine, how = plan.resolved.job.machine, RunOptions()
     if not is_here(machine) and not plan.options.dry_run:
         raise UsageError(
-            _(
-                "`--launch` conflicts with `$machine {machine}`: a job starts on its own machine",
-                machine=plan.options.machine,
-            ),
-            _("remove `--launch` to write the files, and run the command that it prints there"),
+            f"`--launch` conflicts with `$machine {plan.options.machine}`: a job starts on its own"
+            " machine",
+            "remove `--launch` to write the files, and run the command that it prints there",
         )
     check_node(plan.options, machine, find_node(plan.options))
     run = make_run(plan.options, machine, how)
@@ -228,20 +221,14 @@ def find_program_file(command: Command, reporter: Reporter) -> ProgramFile | Non
     file = read_program_file(path)
     if command.script_args:
         raise UsageError(
-            _(
-                "`{script_args}` after `{path}` has no effect",
-                script_args=command.script_args[0],
-                path=path,
-            ),
-            _("set it in `{path}`", path=path),
+            f"`{command.script_args[0]}` after `{path}` has no effect",
+            f"set it in `{path}`",
         )
     _refuse_unsayable(command.options, file)
     for key in file.job.not_counted:
-        reporter.note(
-            _("`{key}` in {path} is not counted in what is predicted", key=key, path=path)
-        )
+        reporter.note(f"`{key}` in {path} is not counted in what is predicted")
     for keys in file.job.without_effect:
-        reporter.note(_("{keys} has no effect in {path}", keys=keys, path=path))
+        reporter.note(f"{keys} has no effect in {path}")
     return file
 
 
@@ -253,12 +240,8 @@ def _refuse_unsayable(options: Options, file: ProgramFile) -> None:
             continue
         words = shell.join(as_words(with_plain(Options(), {name: value})))
         raise UsageError(
-            _(
-                "zerowiz knows no key of {program} for `{words}`",
-                program=file.program.name,
-                words=words,
-            ),
-            _("remove `{words}`: the plan takes what `{path}` says", words=words, path=file.path),
+            f"zerowiz knows no key of {file.program.name} for `{words}`",
+            f"remove `{words}`: the plan takes what `{file.path}` says",
         )
 
 
@@ -267,15 +250,10 @@ def _refuse_stage(file: ProgramFile, strategy: Strategy, *, force: bool) -> None
     if strategy.shards_weights and file.job.refused_sharded and not force:
         keys = "`, `".join(file.job.refused_sharded)
         raise UsageError(
-            _(
-                "{program} refuses `{keys}` in `{path}` at stage 3, and the plan takes {strategy}",
-                program=file.program.name,
-                keys=keys,
-                path=file.path,
-                strategy=_(strategy.words),
-            ),
-            _("plan with another stage: `$stage 2`, or `$stage 2 $offload optimizer`"),
-            _("remove `{keys}` from `{path}`", keys=keys, path=file.path),
+            f"{file.program.name} refuses `{keys}` in `{file.path}` at stage 3, and the plan takes"
+            f" {strategy.words}",
+            "plan with another stage: `$stage 2`, or `$stage 2 $offload optimizer`",
+            f"remove `{keys}` from `{file.path}`",
         )
 
 
@@ -285,18 +263,14 @@ def _check_loading(file: ProgramFile, plan: Plan, reporter: Reporter) -> None:
     if chosen is None or not file.job.loads_fp32 or chosen.strategy.shards_weights:
         return
     held_bytes = FP32_BYTES * job.model.params + outside(job, chosen).context_bytes
-    what = _(
-        "while {program} loads the weights, in fp32, each GPU holds {loading}",
-        program=file.program.name,
-        loading=gib(held_bytes),
-    )
+    what = f"while {file.program.name} loads the weights, in fp32, each GPU holds {gib(held_bytes)}"
     if chosen.budget_bytes is None or held_bytes <= chosen.budget_bytes or plan.options.force:
         reporter.note(what)
         return
     raise UsageError(
-        _("{what} of {budget}", what=what, budget=gib(chosen.budget_bytes)),
-        _("plan with stage 3, where it loads them divided: `$stage 3`"),
-        _("or set `pure_bf16: true` in `{path}`: bf16 weights without fp32", path=file.path),
+        f"{what} of {gib(chosen.budget_bytes)}",
+        "plan with stage 3, where it loads them divided: `$stage 3`",
+        f"or set `pure_bf16: true` in `{file.path}`: bf16 weights without fp32",
     )
 
 

@@ -206,8 +206,8 @@ def _split(text: str) -> Words:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(
-            _("not words of a shell: {error}", error=error),
-            _("type them as in a shell, each quote closed: `--name 'my data'`"),
+            f"not words of a shell: {error}",
+            "type them as in a shell, each quote closed: `--name 'my data'`",
         ) from None
 
 
@@ -223,8 +223,8 @@ def _check(planned: InitPlan, text: str) -> None:
     after = replace(planned, plan=replace(planned.plan, script=script))
     if after.missing:
         raise UsageError(
-            _("{path} also requires {names}", path=planned.script, names=_names(after)),
-            _("type `{words}` too", words=_usage(after)),
+            f"{planned.script} also requires {_names(after)}",
+            f"type `{_usage(after)}` too",
         )
 
 
@@ -814,7 +814,7 @@ class Wizard:
         named = self.named
         script, machine = named.script(answers), named.machine(answers)
         if machine is None or (script is None and named.has_script(answers)):
-            raise AnswerNeededError(_("the script and the machine of the job are not known yet"))
+            raise AnswerNeededError("the script and the machine of the job are not known yet")
         return script, named.run(answers), machine
 
 

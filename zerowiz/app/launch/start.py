@@ -519,12 +519,7 @@ def note_refusal(script: ScriptRun, options: Options, reporter: Reporter) -> Non
 
 
 def _note_refused(error: ZerowizError, reporter: Reporter) -> None:
-    reporter.note(
-        _(
-            "{message}; `zerowiz launch` refuses it, and says what to change",
-            message=error.message,
-        )
-    )
+    reporter.note(f"{error.message}; `zerowiz launch` refuses it, and says what to change")
 
 
 def note_script(plan: Plan, script: ScriptRun, reporter: Reporter) -> None:
