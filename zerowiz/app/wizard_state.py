@@ -29,7 +29,7 @@ from zerowiz.app.resolve.resolved_job import (
     read_near,
     resolve_job,
 )
-from zerowiz.app.resolve.workload import check_words, keep_steps, shared_by_script, splits
+from zerowiz.app.resolve.workload import check_words, keep_steps, splits
 from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
 from zerowiz.core.decision.job import (
     Objective,
@@ -68,7 +68,7 @@ from zerowiz.core.script.settings import (
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.core.units import read_count
-from zerowiz.core.workload import Method, Precision, Workload
+from zerowiz.core.workload import Method, Precision
 from zerowiz.errors import (
     AnswerNeededError,
     PreflightError,
@@ -720,16 +720,10 @@ class Wizard:
         return replace(question, default=str(longest))
 
     def _global_batch(self, answers: Answers) -> int | None:
-        """What the script learns from at a time; None where nobody says."""
-        machine, settings = self.named.machine(answers), self.named.settings(answers)
-        if (whole := self.options(answers).global_batch) is not None:
-            return whole
-        if machine is None or settings.micro_batch is None:
-            return None
-        steps = settings.accumulation_steps
-        per_rank = settings.micro_batch.value * (1 if steps is None else steps.value)
-        step = Workload(sequence_parallel=shared_by_script(settings))
-        return int(per_rank * step.replicas(machine.world_size))
+        """What the script learns from at a time; None where nobody says, or it is not known yet."""
+        followed = self._follow(answers)
+        says = self.options(answers).global_batch or self.named.settings(answers).micro_batch
+        return followed.resolved.job.global_batch if followed and says else None
 
     def check(self, key: str, answers: Answers) -> Callable[[str], object] | None:
         """What refuses an answer that would fail later."""

@@ -263,7 +263,7 @@ def _show_page(
         if searched is not None:
             choice.search(searched, options.objective, stream)
         return []
-    show.answers(decision, stream, learning, with_machine=True)
+    show.answers(decision, stream, learning)
     *texts, last = show.besides(decision, assumed, resolved.by_default)
     if searched is not None and (why := choice.search_in_short(searched, options.objective)):
         texts.append((_("search: "), why, None))

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import TextIO
 
-from zerowiz.core.machine.merge import Fleet, ShortNode
 from zerowiz.core.machine.types import (
     UNLIMITED_BYTES,
     Gpu,
@@ -198,22 +197,3 @@ def _nic(nic: Nic) -> str:
     rate = "" if nic.bytes_per_s is None else f" {nic.bytes_per_s * 8 / 1e9:g} Gb/s"
     unusable = "" if nic.unusable is None else _(", unusable: {unusable}", unusable=nic.unusable)
     return f"{nic.name} {nic.kind}{rate}{unusable}"
-
-
-# Say in what the nodes of a fleet differ.
-
-
-def short(node: ShortNode) -> str:
-    """That a node has fewer GPUs than its slots."""
-    return _(
-        "node `{host}` has fewer GPUs than its slots: {own} of {usual}",
-        host=node.host,
-        own=node.gpus,
-        usual=node.slots,
-    )
-
-
-def notes(fleet: Fleet) -> Iterator[str]:
-    """In what its nodes differ, and what each of them noted."""
-    for note in fleet.notes:
-        yield _("node `{host}`: {note}", host=note.host, note=note.note)

@@ -356,7 +356,7 @@ def plan(
         assumed: What nobody said, a clause each; None where that is said elsewhere.
         by_default: The settings that are defaults.
     """
-    answers(decision, stream, learning, with_machine=True, with_sources=assumed is None)
+    answers(decision, stream, learning, with_sources=assumed is None)
     paragraphs(besides(decision, assumed, by_default), stream, None)
 
 
@@ -404,25 +404,21 @@ def answers(
     stream: TextIO,
     learning: str,
     *,
-    with_machine: bool = False,
     with_sources: bool = False,
 ) -> None:
-    """The step, the answers of the flowchart, every strategy, and the choice.
+    """The job, the answers of the flowchart, every strategy, and the choice.
 
     Args:
         decision: What was decided.
         stream: Where to.
         learning: How the model learns, in words; empty where nobody sees that.
-        with_machine: Whether the machine and the model are named.
         with_sources: Whether `learning` has the optimizer, and what says each part of it.
     """
     job = decision.job
     settings = listing(_settings(job, names_optimizer=not (with_sources and learning)))
     said = [settings, *([learning] if learning else [])]
-    parts = [*(said if with_sources else [listing(said)]), _split(job)]
-    if with_machine:
-        named = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
-        parts = [*named, *parts]
+    named = sentences.machine_in_short(job.machine), sentences.model_in_short(job.model)
+    parts = [*named, *(said if with_sources else [listing(said)]), _split(job)]
     # As many of them share a line as it has room for.
     lines = wrap([((part, None),) for part in parts], "; ", columns_of(stream))
     _fill(decision, stream, *("".join(words for words, _ in line) for line in lines))

@@ -178,5 +178,5 @@ class WizardReporter(TerminalLaunchReporter):
         if not self.quiet:
             with suppress(OSError):
                 learned = sentences.learning_in_short(learning)
-                show.answers(decision, self.stream, learned, with_machine=True)
+                show.answers(decision, self.stream, learned)
                 paragraphs(show.besides(decision), self.stream, None)

@@ -52,7 +52,6 @@ from zerowiz.probe.nodes import (
     require_address,
 )
 from zerowiz.probe.preflight.read_facts import find_programs
-from zerowiz.ui import machine as machine_text
 
 DEADLINE_S = 300.0
 
@@ -312,7 +311,7 @@ def lead(
     with failing_all(rendezvous):
         answers = [NodeAnswer(host=join.host, machine=join.machine) for join in rendezvous.joins]
         fleet = merge_nodes(answers)
-        noted = fleet.machine.with_notes(*machine_text.notes(fleet))
+        noted = fleet.machine.with_notes(*(note.words for note in fleet.notes))
         weakest = replace(noted, allocation=joined.machine.allocation)
         start = start_on(weakest, _node_launch(node, machines))
         status = run_attempts(

@@ -12,7 +12,6 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError
 from zerowiz.probe.machine.fleet import argv_for, ask_nodes, node_command, pick_transport
 from zerowiz.probe.nodes import read_hostfile
-from zerowiz.ui import machine
 
 # A node with a cold file system takes seconds to load Python; one that is down never answers.
 DEADLINE_S = 60
@@ -53,7 +52,7 @@ def read_nodes(
     fleet = read_fleet(hostfile, options, environ, reporter)
     for short in fleet.short:
         raise PreflightError(
-            machine.short(short),
+            short.words,
             f"give it that many slots in `{hostfile}`",
         )
     for failure in fleet.failures:
@@ -65,7 +64,7 @@ def read_nodes(
             f"see each node: `zerowiz machine $hostfile {shell.quote(hostfile)}`",
             "plan without asking the nodes: `$machine 8xH100-80GB`",
         )
-    return with_count(fleet.machine.with_notes(*machine.notes(fleet)), options)
+    return with_count(fleet.machine.with_notes(*(note.words for note in fleet.notes)), options)
 
 
 def _node_words(options: Options, environ: Mapping[str, str]) -> list[str]:

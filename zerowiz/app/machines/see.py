@@ -20,7 +20,6 @@ from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.files import hash_uuids
 from zerowiz.probe.machine.machine_file import DESCRIPTION
-from zerowiz.ui import machine as machine_text
 
 
 class SeenMachine(Struct, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is remarkable about it."""
-        nodes = () if self.fleet is None else tuple(machine_text.notes(self.fleet))
+        nodes = () if self.fleet is None else tuple(note.words for note in self.fleet.notes)
         return (*self.machine.notes, *nodes)
 
     def describe(self) -> dict[str, object]:
@@ -61,7 +60,7 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
         raise PreflightError(
             what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
-            *map(machine_text.short, fleet.short),
+            *(short.words for short in fleet.short),
         )
 
 

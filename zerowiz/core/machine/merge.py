@@ -88,6 +88,11 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     host: str
     note: str
 
+    @property
+    def words(self) -> str:
+        """The note, and of which node it is."""
+        return f"node `{self.host}`: {self.note}"
+
 
 class ShortNode(Struct, frozen=True, kw_only=True):
     """A node with fewer GPUs than the job wants of it."""
@@ -95,6 +100,11 @@ class ShortNode(Struct, frozen=True, kw_only=True):
     host: str
     gpus: int
     slots: int
+
+    @property
+    def words(self) -> str:
+        """That it has fewer."""
+        return f"node `{self.host}` has fewer GPUs than its slots: {self.gpus} of {self.slots}"
 
 
 # What all nodes should have, in words.
