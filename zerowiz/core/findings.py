@@ -86,6 +86,18 @@ class Finding(Struct, frozen=True, kw_only=True):
         """The first of its fixes; None where there is none."""
         return self.fixes[0] if self.fixes else None
 
+    @property
+    def named(self) -> str:
+        """What was seen, with the rule that says so."""
+        return f"{self.message} ({self.rule.code} {self.rule.name})"
+
+    def in_short(self, path: str | None = None) -> str:
+        """It in a sentence, for a command that does something else."""
+        if path is None:
+            return f"{self.named}: {self.rule.why}"
+        line = f" line {self.line}" if self.line else ""
+        return f"{path}{line}: {self.named}"
+
 
 def found(
     rule: Rule,

@@ -112,12 +112,3 @@ def fixed(path: str, found: Sequence[Finding], stream: TextIO) -> None:
     note(f"fixed {count} in {path}", stream)
     lines = (f"line {finding.line}: `{finding.key}`: {finding.fix}" for finding in found)
     say(stream, *(_HANG + line for line in lines), hang=len(_HANG))
-
-
-def in_short(finding: Finding, path: str | None = None) -> str:
-    """One finding in a sentence, for a command that does something else."""
-    code = f"({finding.rule.code} {finding.rule.name})"
-    if path is None:
-        return f"{finding.message} {code}: {finding.rule.why}"
-    line = f" line {finding.line}" if finding.line else ""
-    return plain(f"{path}{line}: {finding.message} {code}")

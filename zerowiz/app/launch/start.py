@@ -91,7 +91,6 @@ from zerowiz.probe.preflight.read_facts import (
     try_core_binding,
 )
 from zerowiz.translation import _
-from zerowiz.ui import check as check_text
 from zerowiz.ui import sentences
 
 # What the launch of a job is made of: the launcher's command, the node, the run.
@@ -487,9 +486,9 @@ def require_no_error(findings: Sequence[Finding], *, force: bool = False) -> Non
     if errors and not force:
         first, *others = errors
         raise PreflightError(
-            check_text.in_short(first),
+            first.in_short(),
             *first.fixes,
-            *(line for other in others for line in (check_text.in_short(other), *other.fixes)),
+            *(line for other in others for line in (other.in_short(), *other.fixes)),
             "add `$force` to go on anyway",
         )
 
@@ -505,8 +504,7 @@ def note_findings(findings: Sequence[Finding], reporter: Reporter, *, force: boo
             reporter.note(finding.message)
         elif finding.severity in noted:
             fixes = [fix if "`" in fix else f"`{fix}`" for fix in finding.fixes[:1]]
-            found = f"{finding.message} ({finding.rule.code} {finding.rule.name})"
-            reporter.note("; ".join((found, *fixes)))
+            reporter.note("; ".join((finding.named, *fixes)))
 
 
 def note_refusal(script: ScriptRun, options: Options, reporter: Reporter) -> None:

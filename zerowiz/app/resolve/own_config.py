@@ -25,7 +25,6 @@ from zerowiz.core.workload import SWITCHED, Integration, Workload
 from zerowiz.errors import ConfigMistakeError
 from zerowiz.probe.config_text import is_yaml, read_config_text, read_config_values
 from zerowiz.probe.files import read_ds_schema, read_version
-from zerowiz.ui import check as check_text
 
 
 def lint_own_config(
@@ -98,12 +97,12 @@ def _refuse_errors(
     errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
     is_final = any(_cannot_be_planned(finding, file_keys) for _name, finding in errors)
     if errors and (is_final or not options.force):
-        first, *others = (check_text.in_short(finding, name) for name, finding in errors)
+        first, *others = (finding.in_short(name) for name, finding in errors)
         force = () if is_final else ("add `$force` to go on anyway",)
         raise ConfigMistakeError(first, *others, how, *force)
     noted = [(name, finding) for name, finding in findings if finding.severity is not Severity.INFO]
     for name, finding in noted:
-        reporter.note(check_text.in_short(finding, name))
+        reporter.note(finding.in_short(name))
     if noted:
         reporter.note(how)
 
