@@ -13,7 +13,7 @@ from zerowiz.errors import InterruptedByUserError, ZerowizError, from_system
 from zerowiz.translation import _, listing
 from zerowiz.ui.progress import TerminalWait
 from zerowiz.ui.prompt_menu import MUST_CHOOSE, as_answer, choices_of
-from zerowiz.ui.text import Colour, cells, columns, fold, is_dumb, paint, plain
+from zerowiz.ui.text import Colour, cells, columns, is_dumb, plain, say
 
 # Ask line by line, at a terminal that can only print: choices have numbers, nothing is redrawn.
 
@@ -28,16 +28,16 @@ def show(question: Question) -> None:
     """The question, and its choices with their numbers."""
     sys.stderr.write("\n")
     if question.why:
-        say(_(question.why))
-    say(f"? {_(question.text)}")
+        _say(_(question.why))
+    _say(f"? {_(question.text)}")
     if question.heading:
-        say(question.heading, indent=5)
+        _say(question.heading, indent=5)
     listed = _listed(question)
     for number, choice in enumerate(listed, 1):
         detail = f" - {_(choice.detail)}" if choice.detail else ""
-        say(f"{number}) {_(choice.title)}{detail}", indent=2)
+        _say(f"{number}) {_(choice.title)}{detail}", indent=2)
     if len(listed) < len(question.choices):
-        say(
+        _say(
             _("and {choices} more: type a name", choices=len(question.choices) - len(listed)),
             indent=2,
         )
@@ -63,7 +63,7 @@ def read_answer(question: Question, *, can_go_back: bool) -> str | Back:
             return Back.BACK
         if line != _MORE or not question.more:
             return _answer(question, line)
-        say(_(question.more), indent=2)
+        _say(_(question.more), indent=2)
 
 
 def answer_problem(question: Question, answer: str) -> str | None:
@@ -73,21 +73,18 @@ def answer_problem(question: Question, answer: str) -> str | None:
     return question.problem(answer)
 
 
-def say(text: str, *, indent: int = 0, stream: TextIO | None = None) -> None:
+def _say(text: str, *, indent: int = 0, stream: TextIO | None = None) -> None:
     """Text on stderr, or a stream before it; what would steer a terminal is shown as `?`."""
-    for line in spell(text).splitlines():
-        shown = " " * indent + plain(line)
-        folded = fold(shown, sys.stderr, hang=indent + 2, in_parts=False)
-        (stream or sys.stderr).write(f"{folded}\n")
+    lines = (" " * indent + line for line in text.splitlines())
+    say(stream or sys.stderr, *lines, hang=indent + 2, in_parts=False)
 
 
 def show_answer(question: Question, answer: str, stream: TextIO) -> None:
     """A line for what was answered."""
     titles = {choice.value: _(choice.title) for choice in choices_of(question)}
     shown = plain(spell(titles.get(answer, answer)))
-    text = fold(plain(spell(f"? {_(question.text)} {shown}")), stream, hang=2, in_parts=False)
     marks = {r"^\?": Colour.DOUBT, f"{re.escape(shown)}$": Colour.DOUBT}
-    stream.write(f"{paint(text, marks, stream)}\n")
+    say(stream, f"? {_(question.text)} {shown}", hang=2, in_parts=False, marks=marks)
 
 
 def _prompt(question: Question, *, can_go_back: bool) -> str:
@@ -253,7 +250,7 @@ class TerminalPerson:
         if not self._is_dumb:
             _erase(0)
         for line in lines:
-            say(line, stream=self.stream)
+            _say(line, stream=self.stream)
 
     def _ask_plainly(
         self,
@@ -271,9 +268,9 @@ class TerminalPerson:
             problem = answer_problem(question, answer) or _refused(answer, check)
             if problem is None:
                 if leads_to := consequence(answer):
-                    say(f"-> {leads_to}", indent=2)
+                    _say(f"-> {leads_to}", indent=2)
                 return answer
-            say(f"! {problem}", indent=2)
+            _say(f"! {problem}", indent=2)
             question = _without_default(question, answer)
 
     def _ask_drawn(
