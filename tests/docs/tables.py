@@ -121,7 +121,11 @@ ON_HOST = {
 
 def strategy_row(strategy: Strategy) -> str:
     sharded = ", ".join(words for part, words in STATES.items() if part in strategy.sharded)
-    asked = "" if strategy in FLOWCHART_STRATEGIES else "; only where `--offload` asks for it"
+    asked = (
+        ""
+        if strategy in FLOWCHART_STRATEGIES
+        else "; only where it is better, or `--offload` asks for it"
+    )
     cells = (
         *(f"`{strategy.name}`", f"`{strategy.config_name}`", str(strategy.stage)),
         *(sharded or "nothing", f"{ON_HOST[strategy.offload]}{asked}"),

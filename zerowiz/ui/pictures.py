@@ -474,8 +474,8 @@ def _groups(decision: Decision) -> list[tuple[StrategyEstimate, ...]]:
     offloaded = [e for e in decision.evaluated if e.strategy.offload is not Offload.NONE]
     if decision.chosen in offloaded:
         # What is too big stands in the answers.
-        taken = (e for e in offloaded if e is decision.chosen or e.runs)
-        return [*plain, *((e,) for e in taken if e in decision.allowed)]
+        taken = (e for e in offloaded if (e.runs and e in decision.allowed) or e is decision.chosen)
+        return [*plain, *((e,) for e in taken)]
     return [*plain, tuple(offloaded)]
 
 

@@ -397,6 +397,18 @@ def follow_timed(
             id="offload of what offloads",
         ),
         pytest.param(
+            {ZERO2_OFFLOAD: (FITS, 1.0, 90), ZERO3_OFFLOAD_OPTIMIZER: (FITS, 0.8, 60)},
+            ZERO3_OFFLOAD_OPTIMIZER,
+            LEANER,
+            id="a kind of offload that no box asks of",
+        ),
+        pytest.param(
+            {ZERO2_OFFLOAD: (UNCERTAIN, 1.0, 95), ZERO3_OFFLOAD_OPTIMIZER: (FITS, 1.0, 60)},
+            ZERO3_OFFLOAD_OPTIMIZER,
+            SURER,
+            id="uncertain offload",
+        ),
+        pytest.param(
             {ZERO2_OFFLOAD: (FITS, 1.0, 30), ZERO1: (FITS, 1.04, 60)},
             ZERO1,
             SIMPLER,

@@ -202,7 +202,7 @@ def may_choose(job: Job, constraints: Constraints) -> tuple[StrategyRow, ...]:
     takes_zero3 = machine.is_fast or machine.world_size == 1 or constraints.allow_slow
     return tuple(
         strategy
-        for strategy in FLOWCHART_STRATEGIES
+        for strategy in STRATEGIES
         if not (no_offload and strategy.offload is not Offload.NONE)
         and (takes_zero3 or strategy is not ZERO3)
     )
