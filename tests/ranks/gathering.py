@@ -1,35 +1,26 @@
 """Log what DeepSpeed's real coordinator of stage 3 has gathered, on two ranks of the CPU.
 
-Reads a list of cases as JSON from a file; writes for each the most elements that were whole in each
-block's forward and backward, and as forward ended, in the last micro-step, and of three passes after it.
+Of each question it says the most elements that were whole in each block's forward and backward, and as
+forward ended, in the last micro-step, and of three passes after it. `forked.py` asks it.
 """
 
 import json
 import os
 import re
-import socket
-import sys
-import tempfile
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
-os.environ |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-
 import deepspeed
 import torch
 import transformers
-from deepspeed.ops import __compatible_ops__
-
-# DeepSpeed loads it when it first sees an optimizer, and torch's compiler with it: 3 s a rank.
-from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+from ranks.forked import Answer, Question, answer
 from torch.nn import functional
 from transformers.integrations import HfDeepSpeedConfig
 from transformers.modeling_outputs import CausalLMOutput
 
-RANKS = 2
 _BLOCK = re.compile(r"layers\.(\d+)")
 
 
@@ -73,7 +64,7 @@ def forward_without_head(model: Any, input_ids: Any, labels: Any) -> CausalLMOut
     return CausalLMOutput(loss=functional.cross_entropy(logits.float(), labels[0]))
 
 
-def train(case: dict[str, Any]) -> dict[str, Any]:
+def train(case: Question, folder: Path) -> Answer:
     zero = {"stage": 3, "overlap_comm": True, **case["zero"]}
     steps = case["accumulation_steps"]
     config = {
@@ -84,9 +75,10 @@ def train(case: dict[str, Any]) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
     }
     keep_alive = HfDeepSpeedConfig(dict(config))
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(case["config"]))
-        built = transformers.AutoConfig.from_pretrained(folder)
+    here = folder / os.environ["RANK"]
+    here.mkdir()
+    (here / "config.json").write_text(json.dumps(case["config"]))
+    built = transformers.AutoConfig.from_pretrained(here)
     built.use_cache = False
     model = transformers.AutoModelForCausalLM.from_config(built, dtype=torch.bfloat16).train()
     if case["checkpointing"]:
@@ -120,37 +112,5 @@ def train(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def run(case: dict[str, Any]) -> dict[str, Any]:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        port = listener.getsockname()[1]
-    children = []
-    with tempfile.TemporaryDirectory() as folder:
-        for rank in range(RANKS):
-            child = os.fork()
-            if child == 0:
-                where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-                own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                os.environ |= where | own | {"WORLD_SIZE": str(RANKS), "LOCAL_SIZE": str(RANKS)}
-                # stdout is for the answer alone.
-                os.dup2(2, 1)
-                status = 1
-                try:
-                    deepspeed.init_distributed("gloo")
-                    Path(folder, str(rank)).write_text(json.dumps(train(case)))
-                    status = 0
-                finally:
-                    sys.stderr.flush()
-                    os._exit(status)
-            children.append(child)
-        for child in children:
-            os.waitpid(child, 0)
-        said: dict[str, Any] = json.loads(Path(folder, "0").read_text())
-        return said
-
-
-torch.set_num_threads(1)
-# gloo alone: the op for shared memory takes 69 MB of it from each rank.
-__compatible_ops__["deepspeed_shm_comm"] = False
-asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-sys.stdout.write(json.dumps([run(case) for case in asked]) + "\n")
+if __name__ == "__main__":
+    answer(train)

@@ -19,6 +19,8 @@ BIN = Path(sys.executable).parent
 
 # The first job compiles DeepSpeed's shared-memory op (about 30 s) or CPUAdam (about 50 s).
 TIMEOUT_S = 280.0
+# For every question to a program.
+ALL_SECONDS = 1500.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +32,12 @@ class CompletedRun:
     returncode: int
     shared_memory_left: tuple[str, ...]
     """Buffers of DeepSpeed's CPU op that the ranks did not remove; gone now."""
+
+    @property
+    def good(self) -> "CompletedRun":
+        """This one, once it is seen to have ended well."""
+        assert self.returncode == 0, f"{self.stdout[-4000:]}\n{self.stderr[-4000:]}"
+        return self
 
 
 def rank_environ(reports: Path) -> dict[str, str]:
@@ -94,6 +102,23 @@ def run_loaded(
         raise TimeoutError(f"no end after {timeout_s} s\n{stdout[-4000:]}\n{stderr[-4000:]}")
     left = drop_shared_memory(stdout + stderr)
     return CompletedRun(stdout=stdout, stderr=stderr, returncode=status, shared_memory_left=left)
+
+
+def ask_ranks(
+    program: Path, questions: Sequence[object], folder: Path
+) -> list[list[dict[str, Any]]]:
+    """What each rank of a program answers to each question (`forked.py`)."""
+    asked, answered = folder / "questions", folder / "answers"
+    asked.write_text(json.dumps(questions), encoding="utf-8")
+    environ = rank_environ(folder / "reports")
+    del environ["ZEROWIZ_RANK_REPORT"]
+    environ["PYTHONPATH"] += f"{os.pathsep}{OBSERVER.parent}"
+    # Of a rank that was ended, the log has what it wrote.
+    environ["PYTHONUNBUFFERED"] = "1"
+    done = run_loaded([sys.executable, program, asked, answered], environ, folder, ALL_SECONDS)
+    assert done.returncode == 0, done.stderr[-4000:]
+    heard: list[list[dict[str, Any]]] = json.loads(answered.read_text(encoding="utf-8"))
+    return heard
 
 
 def drop_shared_memory(output: str) -> tuple[str, ...]:

@@ -1,16 +1,12 @@
 """The configs that zerowiz writes, trained: one optimizer step on 2 CPU ranks with each."""
 
-import json
-import os
-import sys
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import TESTS
-from ranks.harness import rank_environ, run_loaded
+from ranks.harness import ask_ranks
 from writer.matrix import Case, cases, pairwise
 
 from zerowiz.core.decision.job import Job
@@ -21,7 +17,6 @@ from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import Integration, Precision, StateDtype, Workload
 from zerowiz.probe.machine.host import cpu_machine
 
-ALL_SECONDS = 1500
 TINY: Mapping[str, object] = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -75,6 +70,7 @@ def question(case: Case, folder: Path) -> dict[str, Any]:
     config.write_text(render_config(case.config(JOB)), encoding="utf-8")
     step = JOB.workload
     return {
+        "ranks": 2,
         "by": case.handover.integration,
         "config": str(config),
         "own_optimizer": case.handover.script_has_optimizer,
@@ -129,17 +125,9 @@ def answers(
     here = [item for item in request.session.items if item.path == request.path]
     calls = [item.callspec for item in here if hasattr(item, "callspec")]
     asked: list[Case] = [call.params["case"] for call in calls if "case" in call.params]
-    questions, answered = folder / "questions", folder / "answers"
-    questions.write_text(json.dumps([question(case, folder) for case in asked]), encoding="utf-8")
-    environ = rank_environ(folder / "reports")
-    del environ["ZEROWIZ_RANK_REPORT"]
-    environ["PYTHONPATH"] += f"{os.pathsep}{TESTS}"
-    # What a rank said before it was ended is in its log.
-    environ["PYTHONUNBUFFERED"] = "1"
     program = Path(__file__).with_name("train.py")
-    done = run_loaded([sys.executable, program, questions, answered], environ, folder, ALL_SECONDS)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return dict(zip(asked, json.loads(answered.read_text(encoding="utf-8")), strict=True))
+    answered = ask_ranks(program, [question(case, folder) for case in asked], folder)
+    return dict(zip(asked, answered, strict=True))
 
 
 @pytest.mark.slow

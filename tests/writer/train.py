@@ -1,89 +1,24 @@
 """Train one optimizer step as each config says, on 2 CPU ranks, and say what the ranks found.
 
-Run as `python train.py QUESTIONS ANSWERS`. The libraries and DeepSpeed's ops are loaded once, and
-every rank of every config is a process forked from there, which ends with its step.
+`ranks/forked.py` asks it.
 """
 
-import gc
-import json
 import os
-import signal
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerowiz.probe.preflight.read_facts import find_free_port
-
-# A rank that waits for one that is gone hangs: then the alarm ends it, and it has no answer.
-PATIENCE_SECONDS = 60
-RANKS = 2
-
-Question = Mapping[str, Any]
-Answer = dict[str, Any]
+import torch
+from ranks.forked import Answer, Question, answer
 
 
-def ask_ranks(question: Question) -> list[Answer]:
-    """What each rank says."""
-    port = str(find_free_port())
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        children = [_fork(question, rank, port, folder) for rank in range(RANKS)]
-        ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        return [_read_answer(folder, rank, end) for rank, end in enumerate(ends)]
-
-
-def _read_answer(folder: Path, rank: int, end: int) -> Answer:
-    path = folder / f"rank{rank}.json"
-    log = (folder / f"rank{rank}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-    if not path.is_file():
-        return {"raised": f"no answer, exit status {end}", "log": log}
-    answer: Answer = json.loads(path.read_text(encoding="utf-8"))
-    return {"log": log, **answer} if answer["raised"] else answer
-
-
-def _fork(question: Question, rank: int, port: str, folder: Path) -> int:
-    child = os.fork()
-    if child:
-        return child
-    try:
-        _be_rank(question, rank, port, folder)
-    finally:
-        # gloo's threads abort one exit in ten otherwise.
-        os._exit(0)
-
-
-def _be_rank(question: Question, rank: int, port: str, folder: Path) -> None:
-    signal.alarm(PATIENCE_SECONDS)
-    log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    ranks = str(RANKS)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port}
-    os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "LOCAL_SIZE": ranks}
-    try:
-        answer = _train(question)
-    except BaseException as error:  # noqa: BLE001 (the error is the answer)
-        answer = {"raised": f"{type(error).__name__}: {error}"}
-    partial = folder / f"partial{rank}"
-    partial.write_text(json.dumps(answer), encoding="utf-8")
-    partial.replace(folder / f"rank{rank}.json")
-
-
-def _train(question: Question) -> Answer:
-    import torch
-    from deepspeed.accelerator import get_accelerator
-
-    torch.set_num_threads(1)
-    # A CPU without half precision stands in for a GPU, which has it.
-    get_accelerator().is_fp16_supported = lambda: True
+def train(question: Question, _folder: Path) -> Answer:
+    """What this rank found."""
     model = _model(question["model"])
     before = [parameter.detach().clone() for parameter in model.parameters()]
     engine = TRAINED_BY[question["by"]](question, model)
-    answer = {"raised": None, **_found(engine), "changed": _changed(engine, before)}
-    torch.distributed.barrier()
-    return answer
+    return {**_found(engine), "changed": _changed(engine, before)}
 
 
 def _found(engine: Any) -> Answer:
@@ -102,7 +37,6 @@ def _found(engine: Any) -> Answer:
 def by_deepspeed(question: Question, model: Any) -> Any:
     """A plain loop, with an optimizer of its own when it is said to have one."""
     import deepspeed
-    import torch
 
     parameters = list(model.parameters())
     own = torch.optim.AdamW(parameters, lr=0.01) if question["own_optimizer"] else None
@@ -121,7 +55,6 @@ def by_deepspeed(question: Question, model: Any) -> Any:
 
 def by_accelerate(question: Question, model: Any) -> Any:
     """A loop of Accelerate's own, which finds the config in its environment."""
-    import torch
     from accelerate import Accelerator
 
     os.environ |= {"ACCELERATE_USE_DEEPSPEED": "true"}
@@ -168,7 +101,6 @@ TRAINED_BY: Mapping[str, Callable[[Question, Any], Any]] = {
 
 
 def _model(config: Mapping[str, Any]) -> Any:
-    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -177,8 +109,6 @@ def _model(config: Mapping[str, Any]) -> Any:
 
 
 def _words(question: Question) -> Any:
-    import torch
-
     return torch.randint(0, question["model"]["vocab_size"], question["shape"])
 
 
@@ -192,27 +122,5 @@ def _changed(engine: Any, before: list[Any]) -> bool:
         return any(bool((old.to(new.dtype) != new.data).any()) for old, new in pairs)
 
 
-def main() -> None:
-    """Load once, then train one config after the other."""
-    os.environ |= {"DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1"}
-    from accelerate import Accelerator  # noqa: F401
-    from deepspeed.accelerator import get_accelerator
-    from deepspeed.ops import __compatible_ops__
-    from deepspeed.runtime.zero import stage3  # noqa: F401
-
-    # DeepSpeed loads it when it first sees an optimizer, and torch's compiler with it: 3 s a rank.
-    from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
-    from transformers import LlamaForCausalLM, Trainer  # noqa: F401
-
-    # gloo alone: the op for shared memory takes 69 MB of it from each rank.
-    __compatible_ops__["deepspeed_shm_comm"] = False
-    get_accelerator().create_op_builder("CPUAdamBuilder").load()
-    # What is loaded by now stays: no rank has to look for garbage in it.
-    gc.freeze()
-    questions = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    answers = [ask_ranks(question) for question in questions]
-    Path(sys.argv[2]).write_text(json.dumps(answers), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    answer(train)

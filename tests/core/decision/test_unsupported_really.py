@@ -1,7 +1,6 @@
 """What DeepSpeed really makes of each row of core/decision/unsupported.py, and of what has no row."""
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -9,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks.harness import rank_environ, run_loaded
+from ranks.harness import ask_ranks
 
 from zerowiz.core.decision.unsupported import COMBINATIONS, Effect
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.thorough]
 
-ALL_SECONDS = 1500
 # A group of less than 1 MiB never leaves the host (swap_tensor/utils.py, MIN_AIO_BYTES).
 SWAPPED_WIDTH = 256
 HAS_AIO = Path("/usr/include/libaio.h").exists()
@@ -71,11 +69,6 @@ class Run:
     def name(self) -> str:
         """The run in one line: two equal runs are one."""
         return json.dumps(asdict(self), default=str)
-
-    @property
-    def question(self) -> dict[str, Any]:
-        """The run, as train_ranks.py reads it."""
-        return {"id": self.name, **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -335,21 +328,13 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """Every run, once."""
     folder = tmp_path_factory.mktemp("broken")
     runs = {run.name: run for run in every_run()}
-    asked, answered, nvme = folder / "questions", folder / "answers", folder / "nvme"
-    questions = json.dumps([run.question for run in runs.values()])
-    asked.write_text(questions.replace(NVME_FOLDER, str(nvme)), encoding="utf-8")
+    nvme = folder / "nvme"
     nvme.mkdir()
-    environ = rank_environ(folder / "reports")
-    del environ["ZEROWIZ_RANK_REPORT"]
-    command: list[str | Path] = [
-        sys.executable,
-        Path(__file__).with_name("train_ranks.py"),
-        asked,
-        answered,
-    ]
-    done = run_loaded(command, environ, folder, ALL_SECONDS)
-    assert done.returncode == 0, done.stderr[-4000:]
-    heard = json.loads(answered.read_text(encoding="utf-8"))
+    asked = json.dumps([asdict(run) for run in runs.values()], default=str)
+    program = Path(__file__).with_name("train_ranks.py")
+    answered = ask_ranks(program, json.loads(asked.replace(NVME_FOLDER, str(nvme))), folder)
+    # The rank that failed first knows why; the others only miss it.
+    heard = [next((each for each in ranks if each["raised"]), ranks[0]) for ranks in answered]
     return Answers(heard=dict(zip(runs, heard, strict=True)), nvme=nvme)
 
 

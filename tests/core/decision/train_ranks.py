@@ -1,80 +1,25 @@
 """Train a tiny model for three steps as each config says, on CPU ranks that meet over gloo.
 
-Run as `python train_ranks.py QUESTIONS ANSWERS`. Every rank is forked when the libraries are
-loaded already; what rank 0 saw is the answer.
+`ranks/forked.py` asks it.
 """
 
-import gc
 import json
 import os
-import signal
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerowiz.probe.preflight.read_facts import find_free_port
+from ranks.forked import answer
 
-PATIENCE_SECONDS = 280
 STEPS = 3
 TOKENS, SEQUENCES, WORDS = 8, 2, 16
 LEARNING_RATE = 0.01
 
 
-def ask_ranks(question: Mapping[str, Any]) -> dict[str, Any]:
-    """What became of it: an error, or the losses and the weights."""
-    port = str(find_free_port())
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = range(question["ranks"])
-        processes = [_fork(question, rank, port, Path(folder)) for rank in ranks]
-        for process in processes:
-            os.waitpid(process, 0)
-        for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
-            buffer.unlink(missing_ok=True)
-        answered = [Path(folder) / f"answer{rank}" for rank in ranks]
-        heard = [json.loads(path.read_text()) for path in answered if path.is_file()]
-    # The rank that failed first knows why; the others only miss it.
-    said = next((answer for answer in heard if "raised" in answer), heard[0] if heard else {})
-    return {"id": question["id"], "raised": None} | said
-
-
-def _fork(question: Mapping[str, Any], rank: int, port: str, folder: Path) -> int:
-    process = os.fork()
-    if process:
-        return process
-    # A rank whose partner died waits for it; the alarm ends that.
-    signal.alarm(PATIENCE_SECONDS)
-    world = str(question["ranks"])
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world}
-    os.environ |= {"LOCAL_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    try:
-        answer = _train(question, rank, folder)
-    except BaseException as error:  # noqa: BLE001 (the error is the answer)
-        answer = {"raised": f"{type(error).__name__}: {error}"}
-    partial = folder / f"partial{rank}"
-    partial.write_text(json.dumps(answer))
-    partial.replace(folder / f"answer{rank}")
-    # gloo's threads abort one exit in ten otherwise.
-    os._exit(0)
-
-
-def _train(question: Mapping[str, Any], rank: int, folder: Path) -> dict[str, Any]:
-    import torch
-    from deepspeed.accelerator import get_accelerator
-
-    torch.set_num_threads(1)
-    # A CPU without half precision stands in for a GPU, which has it.
-    get_accelerator().is_fp16_supported = lambda: True
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=question["ranks"],
-    )
-    answer = TRAINED_BY[question["by"]](question, rank)
-    torch.distributed.barrier()
-    return answer
+def train(question: Mapping[str, Any], _folder: Path) -> dict[str, Any]:
+    """The losses and the weights of this rank."""
+    return TRAINED_BY[question["by"]](question, int(os.environ["RANK"]))
 
 
 def by_deepspeed(question: Mapping[str, Any], rank: int) -> dict[str, Any]:
@@ -211,23 +156,5 @@ def _seen(engine: Any, losses: list[float]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Load the libraries once, then train one config after the other."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    from accelerate import Accelerator  # noqa: F401
-    from deepspeed.accelerator import get_accelerator
-    from deepspeed.runtime.zero import stage3  # noqa: F401
-
-    # DeepSpeed loads it at the first optimizer, and torch's compiler with it: 3 s a process.
-    from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
-    from transformers import LlamaForCausalLM, Trainer  # noqa: F401
-
-    get_accelerator().create_op_builder("CPUAdamBuilder").load()
-    gc.freeze()
-    questions = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    answers = [ask_ranks(question) for question in questions]
-    Path(sys.argv[2]).write_text(json.dumps(answers), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    answer(train)

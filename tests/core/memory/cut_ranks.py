@@ -1,54 +1,18 @@
 """Let real ZeRO-1 and ZeRO-2 cut tiny models on CPU ranks, and say what each rank holds.
 
-Run as `python cut_ranks.py QUESTIONS ANSWERS`. Every rank is forked when the libraries are loaded
-already, and runs one forward and backward.
+Each runs one forward and backward; `ranks/forked.py` asks it.
 """
 
-import gc
-import json
-import os
-import signal
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerowiz.probe.preflight.read_facts import find_free_port
+import deepspeed
+import torch
+import transformers
+from ranks.forked import answer
 
-PATIENCE_SECONDS = 100
 TOKENS = 8
-
-
-def ask_ranks(question: Mapping[str, Any]) -> list[Any]:
-    """What each rank holds, or the error that it ended with."""
-    port = str(find_free_port())
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = range(question["ranks"])
-        for process in [_fork(question, rank, port, Path(folder)) for rank in ranks]:
-            os.waitpid(process, 0)
-        for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
-            buffer.unlink(missing_ok=True)
-        answered = [Path(folder) / f"answer{rank}" for rank in ranks]
-        return [json.loads(path.read_text()) if path.is_file() else None for path in answered]
-
-
-def _fork(question: Mapping[str, Any], rank: int, port: str, folder: Path) -> int:
-    process = os.fork()
-    if process:
-        return process
-    # A rank whose partner died waits for it; the alarm ends that.
-    signal.alarm(PATIENCE_SECONDS)
-    world = str(question["ranks"])
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world}
-    os.environ |= {"LOCAL_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    try:
-        answer: Any = _backward(question, rank, folder)
-    except BaseException as error:  # noqa: BLE001 (the error is the answer)
-        answer = f"{type(error).__name__}: {error}"
-    (folder / f"answer{rank}").write_text(json.dumps(answer))
-    # gloo's threads abort one exit in ten otherwise.
-    os._exit(0)
 
 
 class Watch:
@@ -102,13 +66,8 @@ class Watch:
         )
 
 
-def _backward(question: Mapping[str, Any], rank: int, folder: Path) -> dict[str, Any]:
-    import deepspeed
-    import torch
-
-    torch.set_num_threads(1)
-    store, ranks = f"file://{folder}/store", question["ranks"]
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+def backward(question: Mapping[str, Any], _folder: Path) -> dict[str, Any]:
+    """What this rank holds."""
     model = _model(question["config"])
     engine, *_ = deepspeed.initialize(
         model=model,
@@ -125,7 +84,6 @@ def _backward(question: Mapping[str, Any], rank: int, folder: Path) -> dict[str,
     words = torch.zeros((1, TOKENS), dtype=torch.long)
     engine.backward(engine(input_ids=words, labels=words).loss)
     kept = [grad for grads in optimizer.averaged_gradients.values() for grad in grads]
-    torch.distributed.barrier()
     return {
         "held": watch.grads_in_partition,
         "largest_slice": max(g.numel() for g in kept if not getattr(g, "_zero_padding", False)),
@@ -136,8 +94,6 @@ def _backward(question: Mapping[str, Any], rank: int, folder: Path) -> dict[str,
 
 
 def _model(config: Mapping[str, Any]) -> Any:
-    import transformers
-
     keys = {key: value for key, value in config.items() if key != "model_type"}
     made = transformers.AutoConfig.for_model(config["model_type"], **keys)
     return transformers.AutoModelForCausalLM.from_config(made)
@@ -145,12 +101,10 @@ def _model(config: Mapping[str, Any]) -> Any:
 
 def _groups(model: Any, *, apart: bool) -> list[dict[str, Any]]:
     """The parameters as the Trainer groups them, or all in one group."""
-    from transformers import Trainer
-
     if not apart:
         return [{"params": list(model.parameters())}]
     # It reads nothing of the Trainer itself.
-    decaying = set(Trainer.get_decay_parameter_names(None, model))
+    decaying = set(transformers.Trainer.get_decay_parameter_names(None, model))
     named = list(model.named_parameters())
     return [
         {"params": [p for name, p in named if (name in decaying) is decays]}
@@ -158,27 +112,5 @@ def _groups(model: Any, *, apart: bool) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
-    """Load the libraries once, then answer one question after the other."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    from deepspeed.ops import __compatible_ops__
-    from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
-    from transformers import (  # noqa: F401
-        GPT2LMHeadModel,
-        LlamaForCausalLM,
-        MixtralForCausalLM,
-        OPTForCausalLM,
-        Qwen2ForCausalLM,
-        Trainer,
-    )
-
-    # gloo alone: ranks of one host would map memory that they share.
-    __compatible_ops__["deepspeed_shm_comm"] = False
-    gc.freeze()
-    questions = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    answers = [ask_ranks(question) for question in questions]
-    Path(sys.argv[2]).write_text(json.dumps(answers), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    answer(backward)

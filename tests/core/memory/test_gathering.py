@@ -1,13 +1,11 @@
 """What stage 3 gathers, against the real coordinator on two ranks, and by hand."""
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from paths import TESTS
-from ranks.harness import rank_environ, run_loaded
+from ranks.harness import ask_ranks
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.gathering import Gathered, Gathering, Layout, Limits, lay_out, replay
@@ -92,6 +90,7 @@ def test_the_replay_gathers_what_the_real_coordinator_does(tmp_path: Path) -> No
     """As forward ends within 1 %; while blocks run within 2 % in backward and 7 % in forward."""
     asked = [
         {
+            "ranks": 2,
             "config": config,
             "checkpointing": checkpointing,
             "accumulation_steps": steps,
@@ -100,11 +99,8 @@ def test_the_replay_gathers_what_the_real_coordinator_does(tmp_path: Path) -> No
         }
         for config, checkpointing, steps, limits, loss in CASES
     ]
-    path = tmp_path / "asked.json"
-    path.write_text(json.dumps(asked), encoding="utf-8")
-    ran = run_loaded([sys.executable, _RANKS, path], rank_environ(tmp_path / "reports"), tmp_path)
-    assert 0 == ran.returncode, ran.stderr[-4000:]
-    for case, seen in zip(CASES, json.loads(ran.stdout.splitlines()[-1]), strict=True):
+    for case, (seen, _) in zip(CASES, ask_ranks(_RANKS, asked, tmp_path), strict=True):
+        assert seen["raised"] is None, seen
         config, checkpointing, _, limits, loss = case
         said = _predict(config, checkpointing=checkpointing, limits=limits, loss=loss)
         family = (config["model_type"], loss)

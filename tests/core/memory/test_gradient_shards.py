@@ -4,9 +4,7 @@ T5 is not among them: the relative biases that only its first blocks have, a few
 are counted in front of the blocks.
 """
 
-import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from measured.rows import read_model
-from ranks.harness import rank_environ, run_loaded
+from ranks.harness import ask_ranks
 
 from zerowiz.core.memory.gradient_shards import (
     AFTER_BACKWARD,
@@ -62,7 +60,6 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 SMALL, LARGE = 4000, 10**6
 """Buckets that hold a few tensors, and all."""
-ALL_SECONDS = 300
 
 
 def questions() -> Iterator[dict[str, Any]]:
@@ -91,15 +88,8 @@ Answers = list[list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    folder = tmp_path_factory.mktemp("cuts")
-    asked, answered = folder / "questions.json", folder / "answers.json"
-    asked.write_text(json.dumps(ASKED), encoding="utf-8")
     script = Path(__file__).with_name("cut_ranks.py")
-    command = (sys.executable, script, asked, answered)
-    done = run_loaded(command, rank_environ(folder / "reports"), folder, ALL_SECONDS)
-    assert done.returncode == 0, done.stderr[-3000:]
-    heard: Answers = json.loads(answered.read_text(encoding="utf-8"))
-    return heard
+    return ask_ranks(script, ASKED, tmp_path_factory.mktemp("cuts"))
 
 
 def cuts_of(asked: Mapping[str, Any]) -> tuple[RankShard, ...]:

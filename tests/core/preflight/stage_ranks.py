@@ -1,40 +1,26 @@
 """What calls do at a ZeRO stage, in jobs of each integration on two ranks.
 
-`python stage_ranks.py FOLDER KIND:STAGE...`: KIND is a function of this file. What rank 0 of each job
-saw is in FOLDER/KIND:STAGE/seen.json. The libraries are loaded once: every rank is forked from there.
+Each kind of job is a function of this file; `ranks/forked.py` asks it.
 """
 
-import gc
-import json
 import os
-import signal
-import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import deepspeed
-import peft  # noqa: F401 - loaded for the ranks, as the two below
 import torch
-from deepspeed.ops import __compatible_ops__
-from deepspeed.runtime.zero import stage3  # noqa: F401
-from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
+from ranks.forked import Answer, Question, answer
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-from zerowiz.probe.preflight.read_facts import find_free_port
 from zerowiz.worker.measured_script import refuse_empty
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 64}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
 # What nobody answers would take longer.
 WAIT_S = 10.0
-PATIENCE_S = 200
-# Most wait for a partner, or for WAIT_S.
-AT_ONCE = 5
 
 
 def config(stage: int) -> dict[str, Any]:
@@ -251,42 +237,13 @@ def engine(stage: int, folder: Path) -> dict[str, object]:
     return seen
 
 
-def fork(asked: str, number: int, port: int, folder: Path) -> int:
-    """A rank of a job; its process."""
-    process = os.fork()
-    if process:
-        return process
-    # A thread may wait for ever, and a rank for one that is gone.
-    signal.alarm(PATIENCE_S)
-    os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
-    os.environ |= {"LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    try:
-        kind, stage = asked.split(":")
-        seen = JOBS[kind](int(stage), folder)
-        if number == 0:
-            (folder / "partial").write_text(json.dumps(seen))
-            (folder / "partial").replace(folder / "seen.json")
-        # A rank that leaves would end what waits for it.
-        while not (folder / "seen.json").exists():
-            time.sleep(0.1)
-    except BaseException:  # noqa: BLE001 - nothing of this process may go on
-        traceback.print_exc()
-    finally:
-        os._exit(0)
+def see(question: Question, folder: Path) -> Answer:
+    """What a rank sees of a job."""
+    return JOBS[question["kind"]](question["stage"], folder)
 
 
 JOBS = {job.__name__: job for job in (trainer, adapters, accelerate, unprepared, engine)}
 
 if __name__ == "__main__":
-    # gloo alone: the op for shared memory takes 69 MB of it from each rank.
-    __compatible_ops__["deepspeed_shm_comm"] = False
-    gc.freeze()
-    root, every = Path(sys.argv[1]), sys.argv[2:]
-    for start in range(0, len(every), AT_ONCE):
-        ranks = []
-        for asked in every[start : start + AT_ONCE]:
-            (root / asked).mkdir()
-            port = find_free_port()
-            ranks += [fork(asked, number, port, root / asked) for number in range(2)]
-        for process in ranks:
-            os.waitpid(process, 0)
+    # Most wait for a partner, or for WAIT_S.
+    answer(see, at_once=5)
