@@ -42,15 +42,9 @@ def trainer(folder: Path) -> Path:
     return folder
 
 
-def planned(result: Result) -> dict[str, Any]:
-    assert 0 == result.code, result.stderr
-    content: dict[str, Any] = json.loads(result.stdout)
-    return content
-
-
 def chosen_words(result: Result) -> str:
     """The words for the strategy that is chosen."""
-    strategy = find_strategy(planned(result)["chosen"])
+    strategy = find_strategy(result.content["chosen"])
     assert strategy is not None
     return strategy.words
 
@@ -128,7 +122,7 @@ def test_a_batch_is_chosen_where_it_has_to_be_and_said_in_one_line(
     lay(folder, template)
     given = ("--seq_len", "256") if TIGHT[0] in words else ()
     result = here("plan", "--json", *CPU, *MODEL, *words, "train.py", *given)
-    content = planned(result)
+    content = result.content
     assert expected == batch(content)
     assert said == choices(result)
     added = words_of(content)
@@ -137,7 +131,7 @@ def test_a_batch_is_chosen_where_it_has_to_be_and_said_in_one_line(
 
 
 def test_micro_batch_1_is_left_where_there_is_no_script(here: Run) -> None:
-    assert (1, 1) == batch(planned(here("plan", "--json", *H100)))
+    assert (1, 1) == batch(here("plan", "--json", *H100).content)
 
 
 @pytest.mark.parametrize("objective", ["flowchart", "fastest", "smallest"])
@@ -146,7 +140,7 @@ def test_micro_batch_1_is_left_where_there_is_no_script(here: Run) -> None:
 def test_the_global_batch_never_changes(here: Run, sequences: int, objective: str) -> None:
     words = ("--objective", objective, "--global-batch", str(4 * sequences), "train.py")
     result = here("plan", "--json", *H100, *words, "--seq_len", "1024", "--bf16", "True")
-    micro_batch, steps = batch(planned(result))
+    micro_batch, steps = batch(result.content)
     assert sequences == micro_batch * steps
 
 
@@ -154,7 +148,7 @@ def test_what_is_fixed_in_the_code_is_never_changed(here: Run, folder: Path) -> 
     shutil.copy(SCRIPTS / "hf_in_code.py", folder / "train.py")
     for objective in ("flowchart", "fastest"):
         result = here("plan", "--json", *H100, "--objective", objective, "train.py")
-        content = planned(result)
+        content = result.content
         assert {} == words_of(content)
         assert [] == choices(result)
 
@@ -164,7 +158,7 @@ def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run, fold
     machine = ("--machine", "4xA100-40GB", "--model", "7b")
     words = ("plan", "--json", *machine, "train.py", "--seq_len", "2048")
     result = here(*words)
-    content = planned(result)
+    content = result.content
     assert content["workload"]["gradient_checkpointing"]
     assert ["--gradient_checkpointing"] == words_of(content)["gradient_checkpointing"]
     assert [("gradient checkpointing, as the step without it does not fit with ZeRO-3")] == choices(
@@ -186,8 +180,7 @@ def test_where_nothing_fits_no_remedy_asks_for_what_was_tried(here: Run) -> None
 
 def test_init_and_launch_after_it_choose_alike(here: Run, trainer: Path) -> None:
     said = ("--yes", *CPU, *MODEL, "--memory-budget", "700MiB")
-    result = here("init", *said, "train.py", "--seq_len", "256")
-    assert 0 == result.code, result.stderr
+    result = here("init", *said, "train.py", "--seq_len", "256").good
     assert 1 == len(choices(result))
     plan = json.loads((trainer / "ds_config_zero0.plan.json").read_text())
     assert (2, 2) == batch(plan)
@@ -195,7 +188,7 @@ def test_init_and_launch_after_it_choose_alike(here: Run, trainer: Path) -> None
     record = answers_of(trainer)
     assert "micro-batch" not in record
     started = here("launch", "--dry-run", "--json")
-    assert (2, 2) == batch(planned(started))
+    assert (2, 2) == batch(started.content)
     command = json.loads(started.stdout)["command"]
     assert "2" == command[command.index("--per_device_train_batch_size") + 1]
 
@@ -208,14 +201,14 @@ def test_the_plan_file_reproduces_what_was_chosen(here: Run, trainer: Path) -> N
     assert "--micro-batch" not in reproduce
     command = [each for each in reproduce if each != "launch"]
     again = here("plan", "--json", *[each for each in command if each != "--yes"])
-    assert batch(json.loads(first)) == batch(planned(again))
+    assert batch(json.loads(first)) == batch(again.content)
 
 
 def test_a_settings_file_gets_what_was_chosen_in_its_copy(here: Run, trainer: Path) -> None:
     shutil.copy(SCRIPTS / "hf_parser.py", trainer / "train.py")
     (trainer / "args.json").write_text(json.dumps({"output_dir": "out", "use_cpu": True}))
     words = ("launch", "--dry-run", "--json", *CPU, "--model", "1m", "--global-batch", "8")
-    content = planned(here(*words, "train.py", "args.json"))
+    content = here(*words, "train.py", "args.json").content
     assert (4, 1) == batch(content)
     assert {"micro_batch"} == set(words_of(content))
 
@@ -249,11 +242,11 @@ def test_an_option_without_a_default_is_filled_where_a_global_batch_is_said(
     words = ("launch", "--dry-run", "--json", "--yes", *CPU, "--model", "1m", "--lr", "1e-3")
     asked = here(*words, "train.py")
     assert 3 == asked.code
-    content = planned(here(*words, "--global-batch", "12", "train.py"))
+    content = here(*words, "--global-batch", "12", "train.py").content
     assert (6, 1) == batch(content)
     assert ["--batch", "6"] == words_of(content)["micro_batch"]
     tight = here(*words, "--global-batch", "2", "train.py")
-    assert ["--batch", "1"] == words_of(planned(tight))["micro_batch"]
+    assert ["--batch", "1"] == words_of(tight.content)["micro_batch"]
 
 
 # Liger's loss is a remedy only where its kernels run: they are Triton's, which has no CPU driver.

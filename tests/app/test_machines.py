@@ -11,9 +11,7 @@ PLAN = ("plan", "--json", "--model", "10m")
 
 
 def planned(here: Run, *words: str) -> dict[str, Any]:
-    result = here(*PLAN, *words)
-    assert 0 == result.code, result.stderr
-    machine: dict[str, Any] = json.loads(result.stdout)["machine"]
+    machine: dict[str, Any] = here(*PLAN, *words).content["machine"]
     return machine
 
 

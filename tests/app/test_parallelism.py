@@ -277,9 +277,7 @@ LONG = ("--machine", "8xH100", "--seq-len", "4096")
 
 def step_of(here: Run, *words: str) -> tuple[int, int]:
     """The GPUs that share a sequence, and the sequences of an optimizer step."""
-    result = here("plan", "--json", *LONG, *words)
-    assert 0 == result.code, result.stdout
-    planned = json.loads(result.stdout)
+    planned = here("plan", "--json", *LONG, *words).content
     step = planned["workload"]
     shared = step["sequence_parallel"]
     return shared, step["micro_batch"] * step["accumulation_steps"] * 8 // shared
@@ -342,8 +340,9 @@ LAUNCH = ("launch", "--dry-run", "--yes", *LONG)
 
 def test_a_launch_sets_what_accelerate_reads(here: Run, folder: Path) -> None:
     (folder / "plain.py").write_text(trainer("# position_ids are in the data"))
-    result = here(*LAUNCH, "--sequence-parallel", "4", "plain.py", "--output_dir", "o", "--bf16")
-    assert 0 == result.code, result.stderr
+    result = here(
+        *LAUNCH, "--sequence-parallel", "4", "plain.py", "--output_dir", "o", "--bf16"
+    ).good
     for said in (
         "ACCELERATE_USE_PARALLELISM_CONFIG=true",
         "PARALLELISM_CONFIG_SP_SIZE=4",
@@ -443,8 +442,7 @@ def test_auto_settles_the_words_of_a_script(here: Run, folder: Path) -> None:
     (folder / "plain.py").write_text(trainer("# position_ids are in the data"))
     said = ("launch", "--dry-run", "--yes", "--machine", "8xH100", "--seq-len", "131072")
     words = ("--sequence-parallel", "auto", "plain.py", "--bf16", "--output_dir", "o")
-    result = here(*said, *words)
-    assert 0 == result.code, result.stderr
+    result = here(*said, *words).good
     assert "GPUs for each sequence, as " in result.stderr
     assert "PARALLELISM_CONFIG_SP_SIZE=8" in result.stdout
     assert "--gradient_accumulation_steps 64" in result.stdout

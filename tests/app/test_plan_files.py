@@ -108,8 +108,7 @@ def diff_of(stderr: str) -> list[str]:
 
 
 def test_the_plan_says_why_on_what_for_what_and_with_what(here: Run, script: Path) -> None:
-    result = here("init", "--yes", *STEADY)
-    assert 0 == result.code, result.stderr
+    result = here("init", "--yes", *STEADY).good
     assert f"wrote {PLAN}\nwrote {CONFIG}\n" in result.stdout
     content = plan_of(script.parent)
     assert (1, __version__) == (content["schema_version"], content["zerowiz_version"])
@@ -197,8 +196,7 @@ def test_the_command_in_the_plan_makes_the_same_bytes_again(
     reproduce = json.loads(path.read_text())["reproduce"]
     tool, *again = shlex.split(reproduce["shell"])
     assert ("zerowiz", [tool, *again]) == (tool, reproduce["argv"])
-    shown = here(again[0], "--dry-run", *again[1:])
-    assert 0 == shown.code, shown.stderr
+    shown = here(again[0], "--dry-run", *again[1:]).good
     names = [str(each.relative_to(work)) for each in (path, config)]
     expected = f"# writes {names[0]}\n# writes {names[1]}\n{config.read_text()}"
     assert shown.stdout.startswith(expected)
@@ -421,8 +419,7 @@ def test_edits_of_what_the_plan_does_not_decide_stay_at_every_stage(
     config = json.loads(path.read_text())
     edited = {**config, "gradient_clipping": 0.3, "wall_clock_breakdown": True}
     path.write_text(json.dumps(edited))
-    again = here(*words, "--stage", "2")
-    assert 0 == again.code, again.stderr
+    again = here(*words, "--stage", "2").good
     kept = f"`{CONFIG}` keeps your edits: `gradient_clipping` 0.3, `wall_clock_breakdown` true"
     assert kept in again.stderr
     assert f"clipping 0.3 ({CONFIG})" in again.stderr

@@ -1,5 +1,6 @@
 """Run zerowiz as people do: as a process, and at a terminal of 80 columns."""
 
+import json
 import os
 import re
 import subprocess
@@ -102,6 +103,18 @@ class Result:
     stdout: str
     stderr: str
     code: int
+
+    @property
+    def good(self) -> "Result":
+        """This one, once it is seen to have ended well."""
+        assert self.code == 0, self.stderr
+        return self
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The JSON of one that ended well."""
+        content: dict[str, Any] = json.loads(self.good.stdout)
+        return content
 
     @property
     def problem(self) -> str:

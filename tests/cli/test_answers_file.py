@@ -262,9 +262,7 @@ def test_paths_in_a_file_are_relative_to_it(here_in: RunIn, folder: Path) -> Non
     (folder / "zerowiz.toml").write_text(
         'script = "train.py"\nmodel = "10m"\naccelerator = "cpu"\noutput-dir = "out"\n'
     )
-    result = here_in(folder / "sub", "launch", "--dry-run", "--json")
-    assert 0 == result.code, result.stderr
-    plan = json.loads(result.stdout)
+    plan = here_in(folder / "sub", "launch", "--dry-run", "--json").content
     assert "../out/ds_config_zero0.json" == plan["config_path"]
     assert "../train.py" in plan["command"]
 
@@ -302,9 +300,7 @@ def test_a_word_after_the_script_counts_before_the_file(here: Run, folder: Path)
     )
     words = ("--gpus-per-node", "2", "train.py", "--per_device_train_batch_size", "8")
     for command in (("plan", "--json"), ("launch", "--dry-run", "--json")):
-        result = here(*command, *words)
-        assert 0 == result.code, result.stderr
-        plan = json.loads(result.stdout)
+        plan = here(*command, *words).content
         assert (8, 2) == (plan["workload"]["micro_batch"], len(plan["machine"]["gpus"]))
 
 
@@ -349,8 +345,7 @@ def test_init_keeps_what_a_person_wrote(here: Run, folder: Path) -> None:
     shown = here(*words, "--dry-run")
     assert "# writes zerowiz.toml\n# Mine.\n" in shown.stdout
     assert path.read_text().startswith("# Mine.")
-    done = here(*words)
-    assert 0 == done.code, done.stderr
+    done = here(*words).good
     assert "wrote zerowiz.toml\n" in done.stdout
     assert (
         '# Mine.\noptimizer = "lion"  # tuned\nstage = "3" # for now\nseq-len = 64\n'

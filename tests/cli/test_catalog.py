@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.harness import HF_IN_CODE, Result, Run
+from cli.harness import HF_IN_CODE, Run
 from recorded import Replay
 
 PLAN = ("plan", "--model", "7b", "--gradient-checkpointing")
@@ -16,14 +16,8 @@ ALL = (*PLAN, "--machine", "all")
 NO_LIBRARY = Replay({"nvmlInitWithFlags(0)": {"err": 12}})
 
 
-def content(result: Result) -> dict[str, Any]:
-    assert 0 == result.code, result.stderr
-    read: dict[str, Any] = json.loads(result.stdout)
-    return read
-
-
 def machines(here: Run, *words: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = content(here(*ALL, "--json", *words))["machines"]
+    found: list[dict[str, Any]] = here(*ALL, "--json", *words).content["machines"]
     return found
 
 
@@ -45,8 +39,7 @@ def test_what_makes_no_sense_is_one_line_and_usage(
 
 
 def test_every_machine_is_asked_where_all_are(here: Run) -> None:
-    result = here(*PLAN, "--machine", "All")
-    assert 0 == result.code
+    result = here(*PLAN, "--machine", "All").good
     head, *rows = result.stdout.partition("machine ")[2].splitlines()
     columns = ["strategy", "verdict", "needs", "headroom", "step", "(step)", "tokens/s"]
     assert columns == head.split()
@@ -65,7 +58,7 @@ def test_checkpointing_that_was_chosen_is_shown_and_not_assumed(here: Run) -> No
     assert "checkpointing" not in result.stderr
     assert "bf16" in result.stderr
     assert re.search(r"^machine .* ckpt +step ", result.stdout, re.MULTILINE)
-    listed = content(here(*words, "--json"))["machines"]
+    listed = here(*words, "--json").content["machines"]
     assert {True, False} == {one["gradient_checkpointing"] for one in listed}
     rows = {line.partition(" ")[0]: line for line in result.stdout.splitlines()}
     shown = [one for one in listed if one["machine"] in rows]
@@ -86,7 +79,7 @@ def test_a_machine_of_the_list_is_decided_as_it_is_alone(here: Run) -> None:
     picked = {one["strategy"]: one for one in listed if not one["network"]["assumed"]}
     assert {"ddp", "zero2", "zero3", "zero2-offload"} <= set(picked)
     for one in picked.values():
-        plan = content(here(*PLAN, "--json", "--machine", one["machine"]))
+        plan = here(*PLAN, "--json", "--machine", one["machine"]).content
         alone = next(e for e in plan["strategies"] if e["name"] == plan["chosen"])
         assert (one["strategy"], one["verdict"]) == (alone["name"], alone["verdict"])
         assert one["peak_bytes"] == alone["gpu"]["peak_bytes"]
@@ -105,7 +98,7 @@ def test_a_machine_alone_names_the_network_that_the_list_assumes_and_agrees_with
     assert f"`--machine all` assumes `--interconnect {network}`" in here(*on_two).stderr
     stated = here(*on_two, "--json", "--interconnect", network)
     assert "--machine all" not in stated.stderr
-    plan = content(stated)
+    plan = stated.content
     chosen = next(each for each in plan["strategies"] if each["name"] == plan["chosen"])
     assert (one["strategy"], one["step_seconds"]) == (chosen["name"], chosen["step_seconds"])
     shown = re.search(
@@ -114,7 +107,7 @@ def test_a_machine_alone_names_the_network_that_the_list_assumes_and_agrees_with
     )
     assert shown is not None
     first = next(one for one in listed if one["network"]["assumed"])
-    plan = content(here(*PLAN, "--json", "--machine", shown[1], "--interconnect", shown[2]))
+    plan = here(*PLAN, "--json", "--machine", shown[1], "--interconnect", shown[2]).content
     chosen = next(each for each in plan["strategies"] if each["name"] == plan["chosen"])
     assert (first["machine"], first["step_seconds"]) == (shown[1], chosen["step_seconds"])
 
@@ -141,7 +134,7 @@ def test_a_script_is_planned_for_all_machines_too(here: Run, folder: Path) -> No
     (folder / "train.py").write_text(HF_IN_CODE.replace(", use_cpu=True", ""))
     found = here("plan", "--model", "7b", "--machine", "all", "train.py")
     alone = here("plan", "--model", "7b", "--machine", "8xH200", "--json", "train.py")
-    assert 4 == content(alone)["workload"]["micro_batch"]
+    assert 4 == alone.content["workload"]["micro_batch"]
     assert 0 == found.code
     assert "micro-batch 1" not in found.stderr
 
@@ -161,8 +154,7 @@ def test_without_a_driver_a_plan_is_for_the_machines_of_the_tables(
     here: Run, driver: Callable[[object], None]
 ) -> None:
     driver(NO_LIBRARY)
-    result = here("plan", "--model", "7b")
-    assert 0 == result.code
+    result = here("plan", "--model", "7b").good
     assert "\nmachine " in result.stdout
     assert "no NVIDIA driver found" in result.stderr
     assert "comparing the machines of zerowiz's tables only" in result.stderr

@@ -21,8 +21,7 @@ OTHER = ("--compare", "--machine", "4xA100-80GB-SXM")
 
 
 def test_what_differs_comes_first_and_what_is_the_same_last(here: Run) -> None:
-    result = here(*ONE, *OTHER)
-    assert 0 == result.code
+    result = here(*ONE, *OTHER).good
     one, other, *rest = result.stdout.splitlines()
     assert "A  --machine 8xH100-80GB-SXM" == one
     assert "B  --machine 4xA100-80GB-SXM" == other
@@ -68,16 +67,14 @@ def test_two_configs_are_compared(here: Run, folder: Path) -> None:
     for name, stage in (("two.json", 2), ("three.json", 3)):
         config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
         (folder / name).write_text(json.dumps({**config, "bf16": {"enabled": True}}))
-    result = here(*ONE, "--config", "two.json", "--compare", "--config", "three.json")
-    assert 0 == result.code, result.stderr
+    result = here(*ONE, "--config", "two.json", "--compare", "--config", "three.json").good
     chosen = next(line for line in result.stdout.splitlines() if line.startswith("chosen"))
     assert ["chosen", "ZeRO-2", "ZeRO-3"] == chosen.split()
 
 
 def test_both_are_for_the_script_that_stands_behind_the_options(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE_WITH_WORDS)
-    result = here(*ONE, *OTHER, "train.py", "--compare", "anything")
-    assert 0 == result.code, result.stderr
+    result = here(*ONE, *OTHER, "train.py", "--compare", "anything").good
     assert "micro batch 4" in result.stdout
 
 
@@ -246,9 +243,7 @@ def test_a_pasted_remedy_leads_to_what_it_says(here: Run, words: Sequence[str]) 
     for remedy, hint in zip(remedies, hints, strict=True):
         found = re.match(r"`([^`]+)`: ", hint)
         assert found is not None, hint
-        pasted = here("plan", *words, *shlex.split(found[1]), "--json")
-        assert 0 == pasted.code, (words, hint, pasted.stderr)
-        plan = json.loads(pasted.stdout)
+        plan = here("plan", *words, *shlex.split(found[1]), "--json").content
         chosen = next(each for each in plan["strategies"] if each["name"] == plan["chosen"])
         figures = {name: chosen["gpu"][name] for name in ("device_bytes", "budget_bytes")}
         figures |= {name: chosen[name] for name in ("verdict", "step_seconds")}

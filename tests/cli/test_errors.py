@@ -321,8 +321,7 @@ def test_a_loop_that_disagrees_with_a_config_is_planned_as_it_trains(
         "loop.py",
     )
     for typed, source in ((("--micro_batch", "6"), "6 by `--micro_batch 6`"), ((), "4 by the")):
-        result = here(*words, *typed)
-        assert 0 == result.code
+        result = here(*words, *typed).good
         assert f"(micro-batch 2 there, {source}" in " ".join(result.stderr.split())
         assert "adds after the script" not in result.stderr
 

@@ -31,23 +31,20 @@ def names(folder: Path) -> set[str]:
 
 def done(here: Run, *words: str) -> str:
     """What an `init` that ends well says."""
-    result = here("init", "--yes", *words)
-    assert 0 == result.code, result.stderr
+    result = here("init", "--yes", *words).good
     return result.stdout
 
 
 def launched(here: Run, *words: str) -> tuple[dict[str, Any], str]:
     """The plan of a dry run, and its notes."""
-    result = here("launch", "--dry-run", "--json", *words)
-    assert 0 == result.code, result.stderr
+    result = here("launch", "--dry-run", "--json", *words).good
     return json.loads(result.stdout), " ".join(result.stderr.split())
 
 
 def test_init_writes_the_config_and_the_answers_and_says_how_to_go_on(
     process: Run, script: Path
 ) -> None:
-    result = process("init", "--yes", *CPU)
-    assert 0 == result.code
+    result = process("init", "--yes", *CPU).good
     assert "wrote ds_config_zero0.json\nwrote zerowiz.toml\nnext: zerowiz launch\n" in result.stdout
     config = json.loads((script.parent / "ds_config_zero0.json").read_text())
     assert 0 == config["zero_optimization"]["stage"]
@@ -192,8 +189,7 @@ def test_the_job_scripts_line_gives_the_same_config(here: Run, words: tuple[str,
     (line,) = (line for line in shown if line.startswith(label))
     tool, command, *rest = shlex.split(line.removeprefix(label))
     assert ("zerowiz", "launch") == (tool, command)
-    again = here("launch", "--dry-run", *rest)
-    assert 0 == again.code, again.stderr
+    again = here("launch", "--dry-run", *rest).good
     _, heading, *config, _, _ = again.stdout.splitlines()
     written = Path(heading.removeprefix("# writes "))
     assert written.read_text() == "\n".join(config) + "\n"

@@ -29,8 +29,7 @@ def file_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 def test_a_recorded_machine_is_shown_as_it_was(
     here: Run, golden: Callable[[str, str], None], name: str, file_of: Callable[[str], str]
 ) -> None:
-    result = here("machine", "--machine", file_of(name))
-    assert 0 == result.code
+    result = here("machine", "--machine", file_of(name)).good
     golden(f"machines/{Path(name).name}.txt", result.stdout + result.stderr)
 
 
@@ -81,8 +80,7 @@ def test_one_gpu_whose_memory_cannot_be_stops_no_command(
         content["nvml"][call] = {"ok": sizes}
     driver(Replay(content["nvml"]))
     for words in (("machine", "--save", "node.json"), ("plan", "--model", "1b")):
-        done = here(*words)
-        assert 0 == done.code, done.stderr
+        done = here(*words).good
         assert "zerowiz does not use GPU 1: NVML returned that" in done.stderr
     assert (folder / "node.json").is_file()
 
@@ -114,9 +112,7 @@ def test_a_saved_file_is_not_overwritten_unasked(here: Run, folder: Path, driver
 
 
 def planned(here: Run, *words: str) -> dict[str, Any]:
-    result = here("plan", "--json", "--model", "10m", *words)
-    assert 0 == result.code, result.stderr
-    machine: dict[str, Any] = json.loads(result.stdout)["machine"]
+    machine: dict[str, Any] = here("plan", "--json", "--model", "10m", *words).content["machine"]
     return machine
 
 
@@ -244,8 +240,7 @@ def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("cluster")
 def test_every_node_is_asked_and_the_weakest_is_planned_for(here: Run) -> None:
-    result = here("machine", "--hostfile", "hosts", "--json", "--save", "fleet.json")
-    assert 0 == result.code, result.stderr
+    result = here("machine", "--hostfile", "hosts", "--json", "--save", "fleet.json").good
     content = json.loads(result.stdout)
     machine = content["machine"]
     busy = recording("h200-x4-busy")["nvml"]["nvmlDeviceGetMemoryInfo_v2(gpu2)"]["ok"]["free"]
@@ -304,8 +299,7 @@ def test_a_launch_on_many_nodes_is_planned_for_the_weakest(
     (pdsh / "ssh").unlink()
     monkeypatch.setenv("HF_TOKEN", "hidden")
     words = ("launch", "--dry-run", "--json", "--yes", "--model", "10m", "--hostfile", "hosts")
-    result = here(*words, "--micro-batch", "2", "train.py")
-    assert 0 == result.code, result.stderr
+    result = here(*words, "--micro-batch", "2", "train.py").good
     plan = json.loads(result.stdout)
     assert 3 == plan["machine"]["nodes"]
     assert ["--hostfile", "hosts"] == plan["command"][1:3]
@@ -326,8 +320,7 @@ def test_a_name_of_others_steers_no_terminal_and_is_no_markup(
     words = [*command.split(), "--machine", str(path)]
     if "plan" in command:
         words[1:1] = ["--model", "1b"]
-    done = here(*words)
-    assert 0 == done.code, done.stderr
+    done = here(*words).good
     shown = done.stdout + done.stderr
     assert "H200 [/red]?[2J?]0;mine? [bold]??" in " ".join(shown.split())
     assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(shown)

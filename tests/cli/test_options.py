@@ -268,9 +268,7 @@ def test_plan_and_init_understand_the_same_words(here: Run, folder: Path) -> Non
     (folder / "pkg").mkdir()
     (folder / "pkg" / "train.py").write_text(HF_PARSER)
     line = ["--gpus-per-node", "2", "-m", "pkg.train", "--per_device_train_batch_size", "3"]
-    planned = here("plan", "--json", *JOB, *line)
-    assert 0 == planned.code, planned.stderr
-    plan = json.loads(planned.stdout)
+    plan = here("plan", "--json", *JOB, *line).content
     assert (3, 2) == (plan["workload"]["micro_batch"], len(plan["machine"]["gpus"]))
     done = here("init", "--yes", *JOB, *line)
     assert 0 == done.code, done.stderr

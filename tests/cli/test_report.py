@@ -47,8 +47,7 @@ def write(folder: Path, *attempts: dict[str, object]) -> None:
 
 def test_each_attempt_stands_with_its_figures_and_its_end(here: Run, folder: Path) -> None:
     write(folder, {"end": DIED}, {"strategy": "zero3", "end": ENDED, "measured": MEASURED})
-    shown = here("report")
-    assert 0 == shown.code, shown.stderr
+    shown = here("report").good
     assert [
         "train.py, attempt 1 (zero2), 2026-11-22T04:30:00Z: it ran out of GPU memory, status 1",
         "Nothing was measured: DeepSpeed's engine took no optimizer step",
@@ -194,8 +193,7 @@ def test_all_that_the_script_needs_is_copied_byte_for_byte(
 def test_without_a_folder_the_templates_are_listed_and_nothing_is_written(
     here: Run, folder: Path
 ) -> None:
-    result = here("template")
-    assert 0 == result.code
+    result = here("template").good
     for each in TEMPLATES:
         assert f"--loop {each.loop}" in result.stdout
         assert each.script in result.stdout

@@ -763,8 +763,7 @@ def test_a_conversation_ends_in_a_config_and_the_keys_to_set(
     kept = [each for each in YAML.splitlines() if each.partition(":")[0] not in edited]
     yaml.write_text("\n".join([*kept, *lines]) + "\n")
     config.unlink()
-    again = here(*OF_PROGRAM, "my.yml")
-    assert 0 == again.code, again.stderr
+    again = here(*OF_PROGRAM, "my.yml").good
     assert before == config.read_bytes()
     assert f"next: set in my.yml\n  deepspeed: {config.name}\nthen train:" in again.stdout
 
@@ -792,8 +791,7 @@ def test_what_the_file_lacks_is_asked(terminal: Open, yaml: Path) -> None:
 def test_a_file_of_llama_factory_says_its_job_and_how_to_start_it(here: Run, yaml: Path) -> None:
     yaml.write_text(LLAMA_FACTORY)
     words = ("--micro-batch", "1", "--lora-target-modules", "q_proj", "--gpus-per-node", "2")
-    done = here(*OF_PROGRAM, *words, "my.yml")
-    assert 0 == done.code, done.stderr
+    done = here(*OF_PROGRAM, *words, "my.yml").good
     config = next(yaml.parent.glob("ds_config_zero[0-9].json")).name
     assert (
         "next: set in my.yml\n"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.harness import clean_environ
+from cli.harness import Result, clean_environ
 from paths import ROOT
 
 # What the product, its tests and its pages need; the rest of a checkout is not copied.
@@ -111,9 +111,10 @@ class Copy:
             timeout=PATIENCE_SECONDS,
         )
 
-    def zerowiz(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    def zerowiz(self, *words: str, **environ: str) -> Result:
         """Run the copy's command."""
-        return self.python("-m", "zerowiz", *words, **environ)
+        done = self.python("-m", "zerowiz", *words, **environ)
+        return Result(stdout=done.stdout, stderr=done.stderr, code=done.returncode)
 
     def failed(self, *tests: str) -> set[str]:
         """Run some tests of the copy; those that failed."""

@@ -1,9 +1,9 @@
 """The recipes of code: rules, checks, settings, strategies, remedies, members of an enum."""
 
 import json
-import subprocess
 
 import pytest
+from cli.harness import Result
 from recipes.copying import PYTEST, Copy, read_recipes
 
 MODULE = "zerowiz/core/lint/offload.py"
@@ -44,9 +44,7 @@ def codes(copied: Copy) -> list[str]:
     (copied.root.parent / "ds.json").write_text(
         '{"train_batch_size": 8, "steps_per_print": 1}', encoding="utf-8"
     )
-    done = copied.zerowiz("check", "--json", "../ds.json")
-    assert 0 == done.returncode, done.stderr
-    (file,) = json.loads(done.stdout)["files"]
+    (file,) = copied.zerowiz("check", "--json", "../ds.json").content["files"]
     return [finding["code"] for finding in file["findings"]]
 
 
@@ -100,7 +98,7 @@ CASE = """\
 def codes_preflight_check(copied: Copy) -> list[str]:
     here = ("--accelerator", "cpu", "--gpus-per-node", "1")
     done = copied.zerowiz("doctor", "--json", *here, TORCH_DISTRIBUTED_DEBUG="DETAIL")
-    assert done.returncode in {0, 5}, done.stderr
+    assert done.code in {0, 5}, done.stderr
     return [finding["code"] for finding in json.loads(done.stdout)["findings"]]
 
 
@@ -156,7 +154,7 @@ PLAN = (
 def changes(copied: Copy) -> list[dict[str, object]]:
     """What would help a job that does not fit."""
     done = copied.zerowiz(*PLAN)
-    assert 4 == done.returncode, done.stderr
+    assert 4 == done.code, done.stderr
     return [remedy["change"] for remedy in json.loads(done.stdout)["remedies"]]
 
 
@@ -307,9 +305,8 @@ CHANGED = """\
 
 def plan(copied: Copy, *words: str) -> tuple[dict[str, int], dict[str, int]]:
     """What DDP holds in backward, by what it is for, and in the phases of the first iteration."""
-    done = copied.zerowiz("plan", "--machine", "4xH200", "--model", "1b", "--json", *words)
-    assert 0 == done.returncode, done.stderr
-    ddp = json.loads(done.stdout)["strategies"][0]["gpu"]
+    plan = copied.zerowiz("plan", "--machine", "4xH200", "--model", "1b", "--json", *words).content
+    ddp = plan["strategies"][0]["gpu"]
     lines = [line for line in ddp["lines"] if line["phase"] == "backward"]
     return {line["part"]: line["bytes"] for line in lines}, ddp["first_iteration"]
 
@@ -442,7 +439,7 @@ engine, _, _, _ = deepspeed.initialize(args=parser.parse_args(), model=build_mod
 """
 
 
-def muon(copied: Copy, *words: str) -> subprocess.CompletedProcess[str]:
+def muon(copied: Copy, *words: str) -> Result:
     """A command about a plain loop that leaves its optimizer to the config."""
     script = copied.root.parent / "plain.py"
     script.write_text(PLAIN_LOOP, encoding="utf-8")
@@ -625,9 +622,7 @@ def test_a_strategy_touches_its_row_and_its_formulas(copied: Copy) -> None:
     recipe = read_recipes()["a strategy"]
 
     add_row(copied)
-    planned = copied.zerowiz(*STRATEGY_PLAN)
-    assert 0 == planned.returncode, planned.stderr
-    plan = json.loads(planned.stdout)
+    plan = copied.zerowiz(*STRATEGY_PLAN).content
     (own,) = (each for each in plan["strategies"] if each["name"] == "zero1-offload")
     assert "zero1-offload" == plan["chosen"]
     assert own["gpu"]["interval"]["low_bytes"] < own["gpu"]["peak_bytes"]
@@ -669,9 +664,8 @@ MEMBER_PLAN = ("plan", "--machine", "4xH200", "--model", "llama-3.2-1b", "--stag
 
 def backward(copied: Copy, *words: str) -> dict[str, int]:
     """What a plan says that DDP holds in backward, by what it is for."""
-    done = copied.zerowiz(*MEMBER_PLAN, *words)
-    assert 0 == done.returncode, done.stderr
-    (ddp,) = (each for each in json.loads(done.stdout)["strategies"] if each["name"] == "ddp")
+    plan = copied.zerowiz(*MEMBER_PLAN, *words).content
+    (ddp,) = (each for each in plan["strategies"] if each["name"] == "ddp")
     lines = [line for line in ddp["gpu"]["lines"] if line["phase"] == "backward"]
     return {line["part"]: line["bytes"] for line in lines}
 
@@ -883,8 +877,7 @@ def test_an_accelerator_touches_its_row_its_probe_and_its_reader(copied: Copy) -
     plan = json.loads(copied.zerowiz(*MEMBER_PLAN).stdout)
     plan["machine"]["accelerator"] = "xpu"
     (copied.root.parent / "cards.json").write_text(json.dumps(plan), encoding="utf-8")
-    planned = copied.zerowiz("plan", "--machine", "../cards.json", "--model", "llama-3.2-1b")
-    assert 0 == planned.returncode, planned.stderr
+    planned = copied.zerowiz("plan", "--machine", "../cards.json", "--model", "llama-3.2-1b").good
     assert planned.stdout.startswith("4 x H200, NVLink 450 GB/s (machine file)")
     assert "s a step" not in planned.stdout
     copied.finish(recipe, *recipe.tests)

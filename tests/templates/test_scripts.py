@@ -73,8 +73,7 @@ def test_arguments_built_in_code_take_the_config_from_the_environment(tmp_path: 
 def test_trainer_script_trains_without_deepspeed(tmp_path: Path) -> None:
     env = rank_environ(tmp_path / "reports")
     options = ("--use_cpu", "--max_steps", "5", "--save_strategy", "no")
-    done = run([sys.executable, TRAINER, *options], env=env, cwd=tmp_path)
-    assert 0 == done.returncode, done.stderr[-4000:]
+    done = run([sys.executable, TRAINER, *options], env=env, cwd=tmp_path).good
     assert [1, 5] == list(losses(done.stdout))
     assert [] == read_reports(tmp_path / "reports")
 

@@ -67,8 +67,7 @@ def launch(folder: Path, script: Script, *options: str) -> tuple[CompletedRun, l
         + [script.path, *script.args],
         env=rank_environ(reports),
         cwd=folder,
-    )
-    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    ).good
     return done, read_reports(reports)
 
 
@@ -417,8 +416,7 @@ def test_a_fresh_clone_is_launched_and_a_file_that_is_edited_then_is_kept(
     environ = rank_environ(tmp_path / "reports")
     launch = [*ZEROWIZ, "launch", "--yes"]
     # Longer sequences: both files are written anew.
-    done = run_loaded([*launch, "--seq-len", "32"], env=environ, cwd=clone)
-    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    done = run_loaded([*launch, "--seq-len", "32"], env=environ, cwd=clone).good
     assert "from `zerowiz.toml`: " in done.stderr
     reports = read_reports(tmp_path / "reports")
     assert [(0, 2, 2), (1, 2, 2)] == [
@@ -452,14 +450,12 @@ VALUES = {
 
 def launch_settings_file(folder: Path, *words: str | Path, **env: str) -> CompletedRun:
     """Launch on two CPU ranks, and see that the job ended well."""
-    done = run(
+    return run(
         [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
         + ["--gpus-per-node", "2", "--model", "1m", *words],
         env={**rank_environ(folder / "reports"), **env},
         cwd=folder,
-    )
-    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return done
+    ).good
 
 
 @pytest.mark.deepspeed

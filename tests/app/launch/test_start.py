@@ -117,8 +117,7 @@ def dry(here: Run, *words: str) -> Result:
 
 def planned(result: Result) -> tuple[list[str], dict[str, str], str]:
     """The words after the script, what Accelerate reads, and the config."""
-    assert 0 == result.code, result.stderr
-    plan = json.loads(result.stdout)
+    plan = result.content
     words = plan["command"][plan["command"].index("train.py") + 1 :]
     env = {name: value for name, value in plan["env"].items() if name.startswith("ACCELERATE")}
     return words, env, plan["config_path"]
@@ -285,9 +284,12 @@ def test_a_trainer_that_is_not_seen_gets_a_config_for_the_trainer(here: Run) -> 
 def test_a_plan_takes_what_is_kept_of_its_script(here: Run) -> None:
     kept = ("--model", "1b", *LR, "--micro-batch", "3", "--config-via", "flag:ds", "train.py")
     assert 0 == here("init", "--yes", "--machine", "4xA100-40GB", *kept).code
-    result = here("plan", "--json", "--machine", "4xA100-40GB", "train.py")
-    assert 0 == result.code, result.stderr
-    assert 3 == json.loads(result.stdout)["workload"]["micro_batch"]
+    assert (
+        3
+        == here("plan", "--json", "--machine", "4xA100-40GB", "train.py").content["workload"][
+            "micro_batch"
+        ]
+    )
 
 
 def test_a_config_of_ones_own_counts_more_than_what_is_kept(here: Run, folder: Path) -> None:
@@ -301,9 +303,7 @@ def test_a_config_of_ones_own_counts_more_than_what_is_kept(here: Run, folder: P
     # Without `--yes` the answers of `init` are recalled, too.
     for yes in ((), ("--yes",)):
         words = ("--dry-run", "--json", *yes, *machine, "--config", literal, "train.py")
-        result = here("launch", *words)
-        assert 0 == result.code, result.stderr
-        assert 2 == json.loads(result.stdout)["workload"]["micro_batch"]
+        assert 2 == here("launch", *words).content["workload"]["micro_batch"]
 
 
 ENGINE = """\

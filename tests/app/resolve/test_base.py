@@ -41,8 +41,7 @@ def loop(folder: Path) -> Path:
 
 def config_of(here: Run, *words: str, name: str | None = None) -> dict[str, Any]:
     """What is written for these words, by `init`."""
-    result = here(*INIT, *words)
-    assert 0 == result.code, result.stderr
+    result = here(*INIT, *words).good
     lines = [line.removeprefix("wrote ") for line in result.stdout.splitlines()]
     path = name or next(
         line for line in lines if line.startswith("ds_config") and ".plan." not in line
@@ -203,8 +202,7 @@ def test_a_stage_changes_no_batch_and_one_note_has_the_scripts_and_the_configs(
     job = ("--lr", "1e-3") if script is DRAWS and "--stage" in options else ()
     result = here(
         "plan", *GPUS, "--json", *job, "--config", "mine.json", *options, "train.py", *words
-    )
-    assert 0 == result.code, result.stderr
+    ).good
     planned = json.loads(result.stdout)["workload"]
     assert step == (planned["micro_batch"], planned["accumulation_steps"])
     assert said in " ".join(result.stderr.split())

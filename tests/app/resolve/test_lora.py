@@ -29,8 +29,7 @@ def tiny(folder: Path) -> None:
 
 
 def adapters(result: Result) -> tuple[object, object, object]:
-    assert 0 == result.code, result.stderr
-    planned = json.loads(result.stdout)["workload"]
+    planned = result.content["workload"]
     return planned["method"], planned["lora_rank"], planned["lora_target_modules"]
 
 
@@ -175,8 +174,7 @@ def test_what_cannot_be_seen_is_said_in_one_line_with_its_flags(here: Run, folde
 
 def test_where_all_is_seen_nothing_is_said(here: Run, folder: Path) -> None:
     tiny(folder)
-    result = dry(here, "--seq-len", "32", "train.py")
-    assert 0 == result.code
+    result = dry(here, "--seq-len", "32", "train.py").good
     assert "assumed" not in result.stderr
     assert "Unseen" not in result.stderr
 
@@ -245,8 +243,7 @@ def test_a_size_has_no_layers_of_another_family(here: Run, folder: Path) -> None
     )
     (folder / "train.py").write_text(text)
     words = ("launch", "--dry-run", "--machine", "4xA100-40GB", "--model", "1b", "--seq-len", "64")
-    result = here(*words, "train.py")
-    assert 0 == result.code, result.stderr
+    result = here(*words, "train.py").good
     assert "every linear layer, as a size has no layer names `c_attn,c_proj`" in result.stderr
 
 

@@ -248,8 +248,7 @@ def test_a_config_that_trains_is_counted(
     here: Run, folder: Path, text: str, verdict: str, words: str
 ) -> None:
     (folder / "mine.json").write_text("{" + BATCH + text + "}")
-    result = here(*PLAN, "--integration", "deepspeed", "--config", "mine.json")
-    assert 0 == result.code, result.stderr
+    result = here(*PLAN, "--integration", "deepspeed", "--config", "mine.json").good
     shown = " ".join((result.stdout + result.stderr).split())
     assert verdict in shown
     assert words in shown
@@ -265,8 +264,7 @@ def test_autocast_over_16_bits_is_counted_where_it_changes_nothing(here: Run, fo
     config |= {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     (folder / "model" / "config.json").write_text(json.dumps(config))
     words = ("--integration", "deepspeed", "--config", "mine.json", "--seq-len", "64")
-    result = here(*PLAN[:-1], "model", *words)
-    assert 0 == result.code, result.stderr
+    result = here(*PLAN[:-1], "model", *words).good
     assert "`torch_autocast.enabled` not counted" in " ".join(result.stderr.split())
 
 
@@ -446,8 +444,9 @@ def test_a_file_that_names_a_config_runs_with_that_one(here: Run, folder: Path) 
     write(folder, HF_PARSER)
     (folder / "acc.yaml").write_text(NAMING)
     (folder / "z.json").write_text(JSON)
-    result = here(*YAML_CONFIG_LAUNCH, "--gpus-per-node", "2", "--config", "acc.yaml", "train.py")
-    assert 0 == result.code
+    result = here(
+        *YAML_CONFIG_LAUNCH, "--gpus-per-node", "2", "--config", "acc.yaml", "train.py"
+    ).good
     assert "--deepspeed z.json" in result.stdout
     assert "# writes" not in result.stdout
 
@@ -584,8 +583,7 @@ def test_what_stops_the_launcher_of_accelerate_alone_stops_no_launch(
     here: Run, folder: Path
 ) -> None:
     write(folder, SILENT, "no")
-    result = here(*YAML_CONFIG_LAUNCH, "--config", "acc.yaml", "train.py")
-    assert 0 == result.code
+    result = here(*YAML_CONFIG_LAUNCH, "--config", "acc.yaml", "train.py").good
     assert "`mixed_precision` must be" not in " ".join(result.stderr.split())
     assert "`mixed_precision` must be `bf16`" in here("check", "acc.yaml").stdout
 

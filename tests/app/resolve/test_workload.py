@@ -350,8 +350,7 @@ def dry(here: Run, *words: str) -> Result:
 
 
 def settled(result: Result) -> dict[str, list[str]]:
-    assert 0 == result.code, result.stderr
-    return {each["setting"]: each["words"] for each in json.loads(result.stdout)["settled"]}
+    return {each["setting"]: each["words"] for each in result.content["settled"]}
 
 
 def script_words(result: Result) -> list[str]:
@@ -392,8 +391,7 @@ def test_a_well_known_name_reaches_the_script_as_what_the_hub_calls_it(
 ) -> None:
     result = dry(
         here, "--model", model, "--stage", "3", "--offload", "none", "--force", "train.py", *given
-    )
-    assert 0 == result.code, result.stderr
+    ).good
     assert words == script_words(result)
 
 
@@ -565,8 +563,7 @@ def test_a_size_says_how_large_a_model_in_the_code_is(here: Run, folder: Path) -
         "model = AutoModelForCausalLM.from_pretrained('org/on-a-hub')\nTrainingArguments('out')\n"
     )
     (folder / "train.py").write_text(text)
-    result = dry(here, "--model", "10m", "train.py")
-    assert 0 == result.code
+    result = dry(here, "--model", "10m", "train.py").good
     assert "the script loads `org/on-a-hub`" in result.stderr
     assert 2 == dry(here, "--model", str(MODEL), "train.py").code
 
