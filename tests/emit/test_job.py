@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kills.harness import HERE, SHIM, read_stat, supervised
+from kills.harness import HERE, SHIM, Job, read_stat, supervised
 from kills.stand_in_ranks import PRELUDE, SAVES, SOON_S, STUBBORN, WAIT, end_of, meet, ranks, run
 
 from zerowiz.core.launch.plan import PROGRESS_VARIABLE, LaunchPlan
@@ -104,6 +105,8 @@ def test_a_known_status_stays_whatever_is_sent() -> None:
         assert 7 == process.wait(timeout=30)
 
 
+THOROUGH = pytest.mark.thorough
+
 # A supervised job ends with its own status, in order, and leaves nothing behind.
 #
 # The launcher here is a stand-in that starts ranks as DeepSpeed's does; `tests/kills` has the
@@ -177,24 +180,6 @@ def test_the_rank_that_decides_is(
 ) -> None:
     ended = run(tmp_path, script, **more)
     assert (expected, 1, ()) == (end_of(ended), ended.end["first"]["rank"], ended.left)
-
-
-def test_a_rank_that_was_killed_with_its_watcher_comes_before_who_lost_it(tmp_path: Path) -> None:
-    """That it is gone is seen late, and the launcher sees both ends at once."""
-    script = """
-    mark("ready")
-    while rank == 0 and Path("living-1").exists(): time.sleep(0.01)
-    if rank == 0: raise ConnectionResetError("the other is gone")
-    time.sleep(60)
-    """
-    (tmp_path / "living-1").touch()
-    with ranks(tmp_path, script, env={"STAND_IN_POLL_S": "3"}) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGKILL, job.rank(1)["beside"]["pid"])
-        (tmp_path / "living-1").unlink()
-        ended = job.wait()
-    assert (137, "killed") == end_of(ended)
-    assert 1 == ended.end["first"]["rank"]
 
 
 def test_a_rank_that_stands_still_is_said_once_and_goes_on(tmp_path: Path) -> None:
@@ -301,19 +286,6 @@ def test_a_request_to_end_reaches_every_rank(
     assert (1.5 if grace_s == 1.5 else 0) < ended.gone_after_s < SOON_S
 
 
-def test_ranks_that_save_and_end_well_have_ended_well(tmp_path: Path) -> None:
-    with ranks(tmp_path, SAVES.format(status=0)) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGTERM)
-        ended = job.wait()
-        saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
-    assert [True, True] == saved
-    assert (0, "finished") == end_of(ended)
-
-
-THOROUGH = pytest.mark.thorough
-
-
 @pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGUSR2, marks=THOROUGH)])
 def test_a_signal_for_the_script_is_the_scripts_alone(
     number: signal.Signals, tmp_path: Path
@@ -323,16 +295,6 @@ def test_a_signal_for_the_script_is_the_scripts_alone(
         meet(job, tmp_path, "ready")
         job.send(number)
         meet(job, tmp_path, "asked")
-        ended = job.wait()
-    assert (0, "finished") == end_of(ended)
-
-
-def test_a_signal_that_a_scheduler_sends_to_every_process_ends_no_launcher(tmp_path: Path) -> None:
-    """The ranks find it as they always do."""
-    script = "assert signal.getsignal(10) == signal.SIG_DFL\n" + WAIT.replace("60", "1")
-    with ranks(tmp_path, script) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGUSR1, job.find(str(HERE / "stand_in.py")))
         ended = job.wait()
     assert (0, "finished") == end_of(ended)
 
@@ -349,51 +311,177 @@ def test_before_there_is_a_rank_all_ends_at_once(number: signal.Signals, tmp_pat
         assert ended.gone_after_s < SOON_S
 
 
-def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
-    with ranks(tmp_path, WAIT.replace("60", "1"), before=("nohup",)) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGHUP)
-        ended = job.wait()
-    assert (0, "finished") == end_of(ended)
-
-
-def test_the_end_of_the_launcher_ends_its_ranks(tmp_path: Path) -> None:
-    with ranks(tmp_path, STUBBORN, grace_s=1.0) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGKILL, job.find(str(HERE / "stand_in.py")))
-        ended = job.wait()
-    assert (137, "launcher") == end_of(ended)
-    assert () == ended.left
-
-
+# Rank 1 is gone, which is seen late, and the launcher sees both ends at once.
+LOST_WITH_ITS_WATCHER = """
+mark("ready")
+while rank == 0 and not Path("killed").exists(): time.sleep(0.01)
+if rank == 0: raise ConnectionResetError("the other is gone")
+time.sleep(60)
+"""
+# It has a session of its own and ignores SIGTERM; even its environment may be empty.
 DAEMON = """
 if rank == 0:
     command = ["{python}", "-c", "import time, signal; signal.signal(15, signal.SIG_IGN); time.sleep(60)"]
     subprocess.Popen(command, start_new_session=True, env={env}, stdout=-3, stderr=-3)
+mark("ready")
+time.sleep(0.5)
 """
+# Each rank waits for the loss of the job's folder.
+AFTER_THE_LOSS = """
+mark("ready")
+while not Path("lost").exists(): time.sleep(0.02)
+"""
+BOTH_READY = """
+mark("ready")
+while not Path("ready-0").exists(): time.sleep(0.02)
+"""
+RANK_1_FAILS = "if rank == 1: sys.exit('mine')\ntime.sleep(60)"
+
+
+def launcher(job: Job) -> int:
+    return job.find(str(HERE / "stand_in.py"))
+
+
+def kill_with_its_watcher(job: Job) -> None:
+    job.send(signal.SIGKILL, job.rank(1)["beside"]["pid"])
+    (job.output / "killed").touch()
+
+
+def lose(job: Job) -> None:
+    """The whole of `.zerowiz` goes, as by `git clean -fdx` while the job runs."""
+    shutil.rmtree(job.folder)
+    (job.output / "lost").touch()
+
+
+def lose_and_kill(job: Job) -> None:
+    lose(job)
+    job.send(signal.SIGKILL)
+
+
+def refuse_files(folder: Path) -> None:
+    """No file of a rank can be made, as on a disk without room."""
+    for name in ("{}.json", "{}.end.json", "{}.log"):
+        for rank in (0, 1):
+            (folder / "attempt" / name.format(f"rank-{rank}")).mkdir(parents=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Supervised:
+    """A job, what a test does to it once its ranks are ready, and how it ends."""
+
+    script: str
+    ended: tuple[int, str]
+    """The status and the cause; none of a supervisor that was killed."""
+    act: Callable[[Job], None] = lambda _: None
+    prepare: Callable[[Path], None] = lambda _: None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Of the stand-in."""
+    saved: bool = False
+    first: tuple[int, str] | None = None
+    """The rank that decides, and its last line."""
+
+
+SUPERVISED: Mapping[str, Supervised] = {
+    "a rank that was killed with its watcher comes before who lost it": Supervised(
+        script=LOST_WITH_ITS_WATCHER,
+        more={"env": {"STAND_IN_POLL_S": "3"}},
+        act=kill_with_its_watcher,
+        ended=(137, "killed"),
+        first=(1, ""),
+    ),
+    "ranks that save and end well have ended well": Supervised(
+        script=SAVES.format(status=0),
+        act=lambda job: job.send(signal.SIGTERM),
+        ended=(0, "finished"),
+        saved=True,
+    ),
+    # The ranks find it as they always do.
+    "a signal that a scheduler sends to every process ends no launcher": Supervised(
+        script="assert signal.getsignal(10) == signal.SIG_DFL\n" + WAIT.replace("60", "1"),
+        act=lambda job: job.send(signal.SIGUSR1, launcher(job)),
+        ended=(0, "finished"),
+    ),
+    "what was ignored stays ignored": Supervised(
+        script=WAIT.replace("60", "1"),
+        more={"before": ("nohup",)},
+        act=lambda job: job.send(signal.SIGHUP),
+        ended=(0, "finished"),
+    ),
+    "the end of the launcher ends its ranks": Supervised(
+        script=STUBBORN,
+        more={"grace_s": 1.0},
+        act=lambda job: job.send(signal.SIGKILL, launcher(job)),
+        ended=(137, "launcher"),
+    ),
+    "what a rank left behind is ended too": Supervised(
+        script=DAEMON.format(python=sys.executable, env="os.environ"),
+        ended=(0, "finished"),
+    ),
+    "even without the mark of the job": Supervised(
+        script=DAEMON.format(python=sys.executable, env="{}"), ended=(0, "finished")
+    ),
+    "nothing outlives a supervisor that was killed": Supervised(
+        script=WAIT,
+        more={"grace_s": 1.0},
+        act=lambda job: job.send(signal.SIGKILL),
+        ended=(-signal.SIGKILL, ""),
+    ),
+    "not even a stubborn rank": Supervised(
+        script=STUBBORN,
+        more={"grace_s": 1.0},
+        act=lambda job: job.send(signal.SIGKILL),
+        ended=(-signal.SIGKILL, ""),
+    ),
+    "a job whose folder vanishes ends well": Supervised(
+        script=AFTER_THE_LOSS, act=lose, ended=(0, "finished")
+    ),
+    "a job whose folder vanishes fails as it did": Supervised(
+        script=AFTER_THE_LOSS + RANK_1_FAILS, act=lose, ended=(1, "failed"), first=(1, "mine")
+    ),
+    "a job that can write no file of its ranks ends well": Supervised(
+        script=BOTH_READY, prepare=refuse_files, ended=(0, "finished")
+    ),
+    "a job that can write no file of its ranks fails as it did": Supervised(
+        script=f"{BOTH_READY}{RANK_1_FAILS}", prepare=refuse_files, ended=(1, "failed")
+    ),
+    "ranks that are known by no file may save before they end": Supervised(
+        script=SAVES.format(status=85),
+        prepare=refuse_files,
+        act=lambda job: job.send(signal.SIGTERM),
+        ended=(85, "stopped"),
+        saved=True,
+    ),
+    "where the folder is lost ranks may save though the supervisor is killed": Supervised(
+        script=SAVES.format(status=0) + WAIT,
+        act=lose_and_kill,
+        ended=(-signal.SIGKILL, ""),
+        saved=True,
+    ),
+}
+ONLY_THOROUGH = {"what a rank left behind is ended too"}
 
 
 @pytest.mark.parametrize(
-    "env", [pytest.param("os.environ", marks=THOROUGH), "{}"], ids=["marked", "bare"]
+    "case",
+    [
+        pytest.param(case, id=name, marks=THOROUGH if name in ONLY_THOROUGH else ())
+        for name, case in SUPERVISED.items()
+    ],
 )
-def test_what_a_rank_left_behind_is_ended_too(env: str, tmp_path: Path) -> None:
-    """It has a session of its own and ignores SIGTERM; even its environment may be empty."""
-    script = DAEMON.format(python=sys.executable, env=env) + "\nmark('ready')\ntime.sleep(0.5)"
-    with ranks(tmp_path, script) as job:
+def test_a_job_ends_as_it_did_and_leaves_nothing(case: Supervised, tmp_path: Path) -> None:
+    case.prepare(tmp_path)
+    with ranks(tmp_path, case.script, **case.more) as job:
         meet(job, tmp_path, "ready")
+        case.act(job)
         ended = job.wait()
-    assert (0, "finished") == end_of(ended)
+    assert case.ended == (end_of(ended) if case.ended[1] else (ended.status, ""))
     assert () == ended.left
-
-
-@pytest.mark.parametrize("script", [WAIT, STUBBORN], ids=["ready to end", "stubborn"])
-def test_nothing_outlives_a_supervisor_that_was_killed(script: str, tmp_path: Path) -> None:
-    with ranks(tmp_path, script, grace_s=1.0) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGKILL)
-        ended = job.wait()
-    assert -signal.SIGKILL == ended.status
-    assert () == ended.left
+    assert case.saved is all((tmp_path / f"saved-{rank}").exists() for rank in (0, 1))
+    if case.first is not None:
+        first = ended.end["first"]
+        assert case.first == (first["rank"], first["tail"][-1] if case.first[1] else "")
+    # Nobody waits for a script that would go on.
+    assert ended.gone_after_s < SOON_S
 
 
 def test_a_job_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
@@ -493,97 +581,11 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_told_as_such(
     assert (137, "host_oom") == end_of(ended)
 
 
-# A job keeps its true status where its folder is lost, or takes no file.
-
-# Each rank waits for the loss, and ends as the test says.
-AFTER_THE_LOSS = """
-mark("ready")
-while not Path("lost").exists(): time.sleep(0.02)
-{then}
-"""
-
-
-def lose(attempt: Path) -> None:
-    """The whole of `.zerowiz` goes, as by `git clean -fdx` while the job runs."""
-    shutil.rmtree(attempt)
-    (attempt.parent / "lost").touch()
-
-
-def refuse_files(attempt: Path) -> None:
-    """No file of a rank can be made, as on a disk without room."""
-    for name in ("{}.json", "{}.end.json", "{}.log"):
-        for rank in (0, 1):
-            (attempt / name.format(f"rank-{rank}")).mkdir(parents=True)
-
-
-@pytest.mark.parametrize(
-    ("then", "expected"),
-    [
-        ("", (0, "finished")),
-        ("if rank == 1: sys.exit('mine')\ntime.sleep(60)", (1, "failed")),
-    ],
-    ids=["well", "failed"],
-)
-def test_a_job_whose_folder_vanishes_ends_as_it_did(
-    then: str, expected: tuple[int, str], tmp_path: Path
-) -> None:
-    with ranks(tmp_path, AFTER_THE_LOSS.format(then=then)) as job:
-        meet(job, tmp_path, "ready")
-        lose(tmp_path / "attempt")
-        ended = job.wait()
-    assert expected == end_of(ended)
-    assert () == ended.left
-    if expected[0]:
-        assert (1, "mine") == (ended.end["first"]["rank"], ended.end["first"]["tail"][-1])
-
-
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("", (0, "finished")),
-        ("if rank == 1: sys.exit('mine')\ntime.sleep(60)", (1, "failed")),
-    ],
-    ids=["well", "failed"],
-)
-def test_a_job_that_can_write_no_file_of_its_ranks_ends_as_it_did(
-    script: str, expected: tuple[int, str], tmp_path: Path
-) -> None:
-    refuse_files(tmp_path / "attempt")
-    ended = run(tmp_path, script)
-    assert expected == end_of(ended)
-    assert () == ended.left
-
-
 def test_a_folder_of_runs_that_cannot_be_written_is_said_and_the_job_runs(tmp_path: Path) -> None:
     (tmp_path / "attempt").touch()
-    ended = run(tmp_path, "if rank == 1: sys.exit('mine')\ntime.sleep(60)")
+    ended = run(tmp_path, RANK_1_FAILS)
     assert (1, "failed") == end_of(ended)
     assert b"the output of the ranks is not kept in files: [Errno 17]" in ended.stderr
-
-
-def test_ranks_that_are_known_by_no_file_may_save_before_they_end(tmp_path: Path) -> None:
-    refuse_files(tmp_path / "attempt")
-    with ranks(tmp_path, SAVES.format(status=85)) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGTERM)
-        ended = job.wait()
-        saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
-    assert [True, True] == saved
-    assert (85, "stopped") == end_of(ended)
-
-
-def test_where_the_folder_is_lost_ranks_may_save_though_the_supervisor_is_killed(
-    tmp_path: Path,
-) -> None:
-    with ranks(tmp_path, SAVES.format(status=0) + WAIT) as job:
-        meet(job, tmp_path, "ready")
-        lose(tmp_path / "attempt")
-        job.send(signal.SIGKILL)
-        ended = job.wait()
-        saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
-    assert [True, True] == saved
-    assert () == ended.left
-    assert ended.gone_after_s < SOON_S
 
 
 @pytest.fixture
