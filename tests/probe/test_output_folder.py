@@ -49,19 +49,19 @@ def test_what_was_saved_before_this_job_is_another_runs_whatever_its_clock_says(
     assert str(old) == read_saved(tmp_path, before).weights
 
 
-def test_the_newest_portable_one_is_the_last_that_was_saved(tmp_path: Path) -> None:
-    for step, saves in ((3, 20), (9, 10)):
+@pytest.mark.parametrize(
+    ("marker", "newest"),
+    [
+        pytest.param("saves", 3, id="the last that was saved"),
+        # As they were written before saves were counted; the clock may have been set back.
+        pytest.param("saved_at_ns", 9, id="by the step where a time stands alone"),
+    ],
+)
+def test_the_newest_portable_one_is(marker: str, newest: int, tmp_path: Path) -> None:
+    for step, value in ((3, 20), (9, 10)):
         folder = Path(save(tmp_path / f"checkpoint-{step}", "portable.json"))
-        (folder / "portable.json").write_text(f'{{"saves": {saves}}}')
-    assert str(tmp_path / "checkpoint-3") == read_saved(tmp_path).portable
-
-
-def test_markers_that_hold_a_time_alone_are_taken_by_their_step(tmp_path: Path) -> None:
-    """As they were written before saves were counted; the clock may have been set back."""
-    for step, saved_at_ns in ((3, 20), (9, 10)):
-        folder = Path(save(tmp_path / f"checkpoint-{step}", "portable.json"))
-        (folder / "portable.json").write_text(f'{{"saved_at_ns": {saved_at_ns}}}')
-    assert str(tmp_path / "checkpoint-9") == read_saved(tmp_path).portable
+        (folder / "portable.json").write_text(f'{{"{marker}": {value}}}')
+    assert str(tmp_path / f"checkpoint-{newest}") == read_saved(tmp_path).portable
 
 
 def test_a_checkpoint_that_was_moved_aside_by_a_killed_save_is_found(tmp_path: Path) -> None:

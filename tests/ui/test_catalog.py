@@ -66,18 +66,24 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
 
 
-def test_the_machines_of_a_model(golden: Callable[[str, str], None]) -> None:
-    golden("catalog/machines.txt", listed(70 * 10**9, PriceList(), io.StringIO()))
+@pytest.mark.parametrize(
+    ("file", "params", "prices"),
+    [
+        ("machines", 70 * 10**9, PriceList()),
+        ("machines-priced", 7 * 10**9, PRICES),
+        ("machines-none", 10**12, PriceList()),
+    ],
+)
+def test_the_machines_of_a_model(
+    golden: Callable[[str, str], None], file: str, params: int, prices: PriceList
+) -> None:
+    golden(f"catalog/{file}.txt", listed(params, prices, io.StringIO()))
 
 
 @pytest.mark.parametrize("objective", [Objective.FASTEST, Objective.SMALLEST])
 def test_who_has_an_objective_is_told_of_no_other(objective: Objective) -> None:
     shown = listed(70 * 10**9, PriceList(), io.StringIO(), objective)
     assert "flowchart" not in shown
-
-
-def test_the_machines_of_a_model_with_prices(golden: Callable[[str, str], None]) -> None:
-    golden("catalog/machines-priced.txt", listed(7 * 10**9, PRICES, io.StringIO()))
 
 
 @pytest.mark.parametrize(
@@ -88,10 +94,6 @@ def test_machines_that_have_no_row_are_counted(
 ) -> None:
     monkeypatch.setattr("zerowiz.ui.catalog._MOST_ROWS", rows)
     assert said in listed(70 * 10**9, PriceList(), io.StringIO())
-
-
-def test_no_machine_at_all(golden: Callable[[str, str], None]) -> None:
-    golden("catalog/machines-none.txt", listed(10**12, PriceList(), io.StringIO()))
 
 
 @pytest.mark.parametrize(

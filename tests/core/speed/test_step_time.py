@@ -183,10 +183,13 @@ def step_time(
     strategy: StrategyRow,
     machine: Machine = H200,
     rates: GpuModel = RATES,
+    *,
+    buffers: Buffers | None = None,
+    near_limit: bool = False,
 ) -> StepTime:
-    buffers = fit_buffers(model, trainable_params(model, workload), strategy)[0]
-    rank = rank_sizes(model, workload, machine.world_size, strategy, buffers)
-    found = predict_step_time(model, rank, machine, rates)
+    fitted = fit_buffers(model, trainable_params(model, workload), strategy)[0]
+    rank = rank_sizes(model, workload, machine.world_size, strategy, buffers or fitted)
+    found = predict_step_time(model, rank, machine, rates, near_limit=near_limit)
     assert found is not None
     return found
 
@@ -344,20 +347,18 @@ def test_stage_3_gathers_within_each_micro_step() -> None:
     assert four == pytest.approx(4 * one, rel=0.1)
 
 
+ETHERNET = Network(kind=NetworkKind.ETHERNET, bytes_per_s=10**8)
+TWO_NODES = replace(parse_spec("8xH200", TABLE), nodes=2, network=ETHERNET)
+
+
 @pytest.mark.parametrize("steps", [1, 4])
 def test_copies_on_each_node_save_all_gathers_but_the_first_behind_a_step(steps: int) -> None:
-    network = Network(kind=NetworkKind.ETHERNET, bytes_per_s=10**8)
-    machine = replace(parse_spec("8xH200", TABLE), nodes=2, network=network)
     workload = Workload(accumulation_steps=steps)
     plain = replace(fit_buffers(LARGE, LARGE.params, ZERO3)[0], stage3_max_live_parameters=0)
-    gathered = []
-    for buffers in (plain, replace(plain, hpz_partition_size=8)):
-        rank = rank_sizes(LARGE, workload, machine.world_size, ZERO3, buffers)
-        found = predict_step_time(LARGE, rank, machine, RATES)
-        assert found is not None
-        kinds = {term.kind: term.exposed_seconds for term in found.terms}
-        gathered.append(kinds[TermKind.GATHERING])
-    without, with_copies = gathered
+    without, with_copies = (
+        of_kind(step_time(LARGE, workload, ZERO3, TWO_NODES, buffers=buffers), TermKind.GATHERING)
+        for buffers in (plain, replace(plain, hpz_partition_size=8))
+    )
     # No network brings a rank the weights of all others faster than its nominal rate.
     assert with_copies > 0.9 * 15 / 16 * 2 * LARGE.params / 10**8
     # Once of twice in each micro-step.
@@ -365,27 +366,23 @@ def test_copies_on_each_node_save_all_gathers_but_the_first_behind_a_step(steps:
 
 
 def test_copies_of_frozen_weights_outlive_a_step() -> None:
-    network = Network(kind=NetworkKind.ETHERNET, bytes_per_s=10**8)
-    machine = replace(parse_spec("8xH200", TABLE), nodes=2, network=network)
     workload = Workload(method=Method.LORA)
-    trainable = trainable_params(LARGE, workload)
-    buffers = replace(fit_buffers(LARGE, trainable, ZERO3)[0], hpz_partition_size=8)
-    rank = rank_sizes(LARGE, workload, machine.world_size, ZERO3, buffers)
-    found = predict_step_time(LARGE, rank, machine, RATES)
-    assert found is not None
+    fitted = fit_buffers(LARGE, trainable_params(LARGE, workload), ZERO3)[0]
+    buffers = replace(fitted, hpz_partition_size=8)
+    found = step_time(LARGE, workload, ZERO3, TWO_NODES, buffers=buffers)
     assert found.expected_seconds < 0.1 * 2 * LARGE.params / 10**8
 
 
 def test_buckets_that_are_queued_cost_as_little_as_measured() -> None:
     # tests/measured, j1-001 and j1-006: 248 buckets or 3, within 3 ms.
-    model, found = model_from_size("1.24b", 1_240_000_000), []
-    for bucket in (5_000_000, 500_000_000):
-        buffers = Buffers(reduce_bucket_size=bucket, overlap_comm=False)
-        rank = rank_sizes(model, Workload(micro_batch=4), 2, ZERO2, buffers)
-        step = predict_step_time(model, rank, H200, RATES)
-        assert step is not None
-        found.append(step.expected_seconds)
-    lean, roomy = found
+    model, workload = model_from_size("1.24b", 1_240_000_000), Workload(micro_batch=4)
+    lean, roomy = (
+        step_time(
+            *(model, workload, ZERO2),
+            buffers=Buffers(reduce_bucket_size=bucket, overlap_comm=False),
+        ).expected_seconds
+        for bucket in (5_000_000, 500_000_000)
+    )
     assert 0 < lean - roomy < 0.003
 
 
@@ -410,80 +407,66 @@ def test_nodes_over_a_slow_network_are_slower_than_one_node() -> None:
     assert alone * 2 < together
 
 
-def test_what_nothing_counts_has_no_time() -> None:
-    workload = Workload(trainer=Trainer.GRPO)
-    rank = rank_sizes(
-        LARGE,
-        workload,
-        2,
-        ZERO2,
-        fit_buffers(LARGE, LARGE.params, ZERO2)[0],
-    )
-    assert predict_step_time(LARGE, rank, H200, RATES) is None
-
-
-def test_a_gpu_of_no_table_has_no_time() -> None:
-    rank = rank_sizes(
-        LARGE,
-        Workload(),
-        2,
-        ZERO2,
-        fit_buffers(LARGE, LARGE.params, ZERO2)[0],
-    )
-    assert predict_step_time(LARGE, rank, H200, None) is None
+@pytest.mark.parametrize(
+    ("workload", "rates"),
+    [(Workload(trainer=Trainer.GRPO), RATES), (Workload(), None)],
+    ids=["what nothing counts", "a GPU of no table"],
+)
+def test_no_time_is_made_up(workload: Workload, rates: GpuModel | None) -> None:
+    rank = rank_sizes(LARGE, workload, 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
+    assert predict_step_time(LARGE, rank, H200, rates) is None
 
 
 def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
-    rank = rank_sizes(
-        LARGE,
-        Workload(),
-        2,
-        ZERO2,
-        fit_buffers(LARGE, LARGE.params, ZERO2)[0],
-    )
     roomy, tight = (
-        predict_step_time(LARGE, rank, H200, RATES, near_limit=near_limit)
-        for near_limit in (False, True)
+        step_time(LARGE, Workload(), ZERO2, near_limit=near_limit) for near_limit in (False, True)
     )
-    assert roomy is not None
-    assert tight is not None
     assert roomy.expected_seconds < tight.expected_seconds
     assert TermKind.ALLOCATOR in {term.kind for term in tight.terms}
     assert roomy.high_seconds / roomy.low_seconds < tight.high_seconds / tight.low_seconds
 
 
+GPU = H200.gpus[0]
+OF_NO_TABLE = replace(H200, gpus=(replace(GPU, name="NVIDIA Foo 9000"),))
+MIXED = replace(H200, gpus=(GPU, replace(GPU, index=1, name="NVIDIA Foo 9000")))
+
+
 @pytest.mark.parametrize(
-    ("spec", "workload", "why"),
+    ("machine", "workload", "why"),
     [
-        ("V100-32GB", Workload(precision=Precision.BF16), "zerowiz has no speed for Tesla V100"),
-        ("H200", Workload(trainer=Trainer.GRPO), "the time to generate completions"),
-        ("H200", Workload(), "NVMe offload"),
+        (
+            parse_spec("V100-32GB", TABLE),
+            Workload(precision=Precision.BF16),
+            "zerowiz has no speed for Tesla V100-SXM2-32GB in bf16",
+        ),
+        (
+            H200,
+            Workload(trainer=Trainer.GRPO),
+            "zerowiz cannot predict the time to generate completions",
+        ),
+        (H200, Workload(), "zerowiz cannot predict the time of NVMe offload"),
+        (OF_NO_TABLE, Workload(), "NVIDIA Foo 9000 is not in the table of GPUs"),
+        (MIXED, Workload(), "the GPUs are of different models"),
+        (
+            replace(H200, accelerator=Accelerator.CPU),
+            Workload(),
+            "zerowiz has no speeds for a CPU",
+        ),
     ],
 )
-def test_a_step_without_a_time_has_a_reason(spec: str, workload: Workload, why: str) -> None:
-    machine = parse_spec(spec, TABLE)
-    assert why in why_untimed(LARGE, workload, machine, find_rates(machine, TABLE))
+def test_a_step_without_a_time_has_a_reason(machine: Machine, workload: Workload, why: str) -> None:
+    assert why == why_untimed(LARGE, workload, machine, find_rates(machine, TABLE))
 
 
 def test_fp32_takes_as_much_longer_as_the_gpu_computes_it_slower() -> None:
     """Outside the tensor cores; what a kernel moves is twice as large, but for the loss."""
-    times = {}
-    for precision in (Precision.BF16, Precision.FP32):
-        workload = Workload(precision=precision)
-        rank = rank_sizes(
-            LARGE,
-            workload,
-            2,
-            ZERO2,
-            fit_buffers(LARGE, LARGE.params, ZERO2)[0],
-        )
-        found = predict_step_time(LARGE, rank, H200, RATES)
-        assert found is not None
-        times[precision] = {term.kind: term.exposed_seconds for term in found.terms}
-    bf16, fp32 = times[Precision.BF16], times[Precision.FP32]
-    slower = fp32[TermKind.MATRIX_PRODUCTS] / bf16[TermKind.MATRIX_PRODUCTS]
+    bf16, fp32 = (
+        step_time(LARGE, Workload(precision=each), ZERO2)
+        for each in (Precision.BF16, Precision.FP32)
+    )
+    slower = of_kind(fp32, TermKind.MATRIX_PRODUCTS) / of_kind(bf16, TermKind.MATRIX_PRODUCTS)
     assert 8 < slower < 989 / 67
-    assert 1.5 < fp32[TermKind.ELEMENTWISE] / bf16[TermKind.ELEMENTWISE] < 2
+    assert 1.5 < of_kind(fp32, TermKind.ELEMENTWISE) / of_kind(bf16, TermKind.ELEMENTWISE) < 2
 
 
 def test_scores_of_a_single_key_head_are_multiplied_in_fp32() -> None:
@@ -497,15 +480,3 @@ def test_scores_of_a_single_key_head_are_multiplied_in_fp32() -> None:
     in_fp32 = 3.5 * 4 * 16 * 512 * 512 * 4544 * 6 / (67e12 * COSTS.product_fraction)
     assert of_kind(one, TermKind.ATTENTION) == pytest.approx(in_fp32, rel=0.01)
     assert of_kind(grouped, TermKind.ATTENTION) < in_fp32 / 5
-
-
-def test_a_machine_without_rates_has_a_reason() -> None:
-    gpu = H200.gpus[0]
-    foo = replace(H200, gpus=(replace(gpu, name="NVIDIA Foo 9000"),))
-    mixed = replace(H200, gpus=(gpu, replace(gpu, index=1, name="NVIDIA Foo 9000")))
-    cpu = replace(H200, accelerator=Accelerator.CPU)
-    assert "NVIDIA Foo 9000 is not in the table of GPUs" == why_untimed(
-        LARGE, Workload(), foo, None
-    )
-    assert "the GPUs are of different models" == why_untimed(LARGE, Workload(), mixed, None)
-    assert "zerowiz has no speeds for a CPU" == why_untimed(LARGE, Workload(), cpu, None)

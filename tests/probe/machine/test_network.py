@@ -352,19 +352,6 @@ def test_a_list_of_names_is_read_as_nccl_reads_it(text: str, *, excluded: bool) 
     assert excluded is excludes({"NCCL_IB_HCA": text}, "NCCL_IB_HCA", "mlx5_0")
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("enx0123456789ab", "enx..."),
-        ("ibx506b4b0300c8e2d6", "ibx..."),
-        ("mlx5_0", "mlx5_0"),
-        ("rdmap16s27", "rdmap16s27"),
-    ],
-)
-def test_a_name_holds_no_address(name: str, expected: str) -> None:
-    assert expected == hide_address(name)
-
-
 # The way to a GPU of an HGX board: a root port, a switch's port up, its port down, the GPU.
 GPU_PATH = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0"
 ROOT_PORT, SWITCH_UP, SWITCH_DOWN = (GPU_PATH.rsplit("/", depth)[0] for depth in (3, 2, 1))
