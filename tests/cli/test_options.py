@@ -3,17 +3,15 @@
 import json
 import re
 import shlex
-import time
 from collections.abc import Callable, Iterator
 from enum import Enum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import cycle
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from cli.harness import CONFIG_ARGUMENTS, HF_PARSER, Result, Run, Terminal
 from cli.shown import RANK_PROGRAM
+from hub import Answer, serving
 from paths import ROOT
 
 from zerowiz.app.options import choices_of, kinds, rows
@@ -437,29 +435,16 @@ def test_sequences_longer_than_the_model_was_made_for_are_noted(
 
 # At a terminal a wait for the hub is seen while it lasts, and is gone afterwards.
 
-CONFIG = (ROOT / "tests" / "models" / "qwen2.5-0.5b" / "config.json").read_bytes()
+CONFIG = (ROOT / "tests" / "models" / "qwen2.5-0.5b" / "config.json").read_text()
 PLAN = ("plan", "--machine", "1xH100-80GB", "--model", "someone/slow")
 
 
 @pytest.fixture
 def slow_hub() -> Iterator[str]:
     """A hub that answers after two seconds."""
-
-    class Slow(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            time.sleep(2)
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(CONFIG)))
-            self.end_headers()
-            self.wfile.write(CONFIG)
-
-        def log_message(self, *_: object) -> None:
-            """Silent."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving() as hub:
+        hub.answers["/someone/slow/resolve/main/config.json"] = Answer(body=CONFIG, after_s=2)
+        yield hub.endpoint
 
 
 def test_a_wait_for_the_hub_is_shown_while_it_lasts(

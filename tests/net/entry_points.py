@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from repositories import find_repository  # noqa: E402
 
 LISTED = Path(__file__).with_name("entry_points.json")
 VERDICTS = Path(__file__).with_name("entry_verdicts.json")
+PLAN, LAUNCH = ("plan", "--json"), ("launch", "--dry-run")
 KEPT = ROOT / ".cache" / "net" / "entry_points"
 DRAWN = 124
 TRIES = 5
@@ -114,13 +116,13 @@ def _kinds(entry: Mapping[str, Any], of: str, key: str) -> set[str]:
 def answer(asked: list[Asked]) -> Iterator[int]:
     """The exit status of each plan; what zerowiz says is printed in short and kept whole."""
     added: list[tuple[str, ...]] = [()] * len(asked)
-    plans = [*in_forks(run, map(_plan, asked, added))]
+    plans = [*in_forks(run, map(partial(_command, PLAN), asked, added))]
     for _ in range(TRIES):
         again = [at for at, ran in enumerate(plans) if ran.code and _help(ran, at, asked, added)]
-        rerun = in_forks(run, [_plan(asked[at], added[at]) for at in again])
+        rerun = in_forks(run, [_command(PLAN, asked[at], added[at]) for at in again])
         for at, ran in zip(again, rerun, strict=True):
             plans[at] = ran
-    launches = [*in_forks(run, map(_launch, asked, added))]
+    launches = [*in_forks(run, map(partial(_command, LAUNCH), asked, added))]
     facts = in_forks(_facts, asked)
     for entry, options, plan, launch, fact in zip(
         asked, added, plans, launches, facts, strict=True
@@ -164,13 +166,8 @@ def _help(ran: Ran, at: int, asked: list[Asked], added: list[tuple[str, ...]]) -
     return True
 
 
-def _plan(asked: Asked, added: tuple[str, ...]) -> Command:
-    words = ("plan", "--json", *MACHINE, *added, *shlex.split(asked.command))
-    return Command(words, {}, asked.tree / asked.folder)
-
-
-def _launch(asked: Asked, added: tuple[str, ...]) -> Command:
-    words = ("launch", "--dry-run", *MACHINE, *added, *shlex.split(asked.command))
+def _command(verb: tuple[str, str], asked: Asked, added: tuple[str, ...]) -> Command:
+    words = (*verb, *MACHINE, *added, *shlex.split(asked.command))
     return Command(words, {}, asked.tree / asked.folder)
 
 

@@ -57,18 +57,14 @@ def find_repositories(mirror: str | None, cache: Path) -> tuple[dict[str, Path],
     return found, [name for name in read_sources() if name not in found]
 
 
-def read_scripts(repositories: Mapping[str, Path], folder: Path) -> Iterator[tuple[str, Any]]:
-    """The claims about each script."""
-    asked = list(put_files("scripts", repositories, folder))
-    for file, claims in zip(asked, in_forks(_claims, asked), strict=True):
-        yield file.name, claims
-
-
-def read_configs(repositories: Mapping[str, Path], folder: Path) -> Iterator[tuple[str, Any]]:
-    """The findings in each config."""
-    asked = list(put_files("configs", repositories, folder))
-    for file, findings in zip(asked, in_forks(_findings, asked), strict=True):
-        yield file.name, findings
+def read_public(
+    kind: str, repositories: Mapping[str, Path], folder: Path
+) -> Iterator[tuple[str, Any]]:
+    """The claims about each script, or the findings in each config."""
+    read = {"scripts": _claims, "configs": _findings}[kind]
+    asked = list(put_files(kind, repositories, folder))
+    for file, found in zip(asked, in_forks(read, asked), strict=True):
+        yield file.name, found
 
 
 def put_files(kind: str, repositories: Mapping[str, Path], folder: Path) -> Iterator[Asked]:

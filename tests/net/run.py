@@ -26,7 +26,7 @@ sys.dont_write_bytecode = False
 from net.digest import beyond, differences, render, shorten  # noqa: E402
 from net.isolated import Command, Ran, in_forks, leave_this_machine, run  # noqa: E402
 from net.jobs import JOBS, LAUNCHES, Job  # noqa: E402
-from net.public import TREES, find_repositories, read_configs, read_scripts  # noqa: E402
+from net.public import TREES, find_repositories, read_public  # noqa: E402
 from paths import MODELS, ROOT, TEMPLATES  # noqa: E402
 from probe.scripts import SCRIPTS  # noqa: E402
 from recorded import described, names  # noqa: E402
@@ -101,7 +101,7 @@ def take(part: str, found: dict[str, Path], folder: Path) -> dict[str, str]:
         lines = {name: f"launch --dry-run {words}" for name, words in LAUNCHES.items()}
         return take_texts(part, lines)
     rows: dict[str, dict[str, Any]] = {}
-    for name, result in (read_scripts if part == "scripts" else read_configs)(found, folder):
+    for name, result in read_public(part, found, folder):
         owner, repository, path = name.split("/", 2)
         rows.setdefault(f"{owner}/{repository}", {})[path] = result
     return {f"{part}/{_file(name)}": render(results) for name, results in rows.items()}

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -89,34 +89,25 @@ def following(folder: Path, join: Join) -> Iterator[list[object]]:
         thread.join()
 
 
-def agree_over_and_over(folder: Path, nodes: int, rounds: int) -> list[list[list[object]]]:
-    """What each copy took in each round."""
+@pytest.mark.parametrize(
+    ("nodes", "rounds"), [(4, 6), pytest.param(8, 50, marks=pytest.mark.thorough)]
+)
+def test_racing_copies_agree_in_a_folder_with_files_of_earlier_jobs(
+    tmp_path: Path, nodes: int, rounds: int
+) -> None:
     argv = [
-        [sys.executable, str(NODE), str(folder), str(r), str(nodes), str(rounds)]
+        [sys.executable, str(NODE), str(tmp_path), str(r), str(nodes), str(rounds)]
         for r in range(nodes)
     ]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     running = [subprocess.Popen(each, stdout=subprocess.PIPE, env=environ) for each in argv]
     outputs = [process.communicate()[0] for process in running]
     assert [0] * nodes == [process.returncode for process in running]
-    return [json.loads(output) for output in outputs]
-
-
-def check_rounds(folder: Path, nodes: int, rounds: int) -> None:
-    first, *others = agree_over_and_over(folder, nodes, rounds)
-    assert rounds == len({spec for spec, _ in map(tuple, first)})
+    # What each copy took in each round.
+    first, *others = map(json.loads, outputs)
+    assert rounds == len({spec for spec, _ in first})
     assert list(range(rounds)) == [end for _, end in first]
-    for other in others:
-        assert first == other
-
-
-def test_racing_copies_agree_in_a_folder_with_files_of_earlier_jobs(tmp_path: Path) -> None:
-    check_rounds(tmp_path, nodes=4, rounds=6)
-
-
-@pytest.mark.thorough
-def test_eight_racing_copies_agree_fifty_times_in_one_folder(tmp_path: Path) -> None:
-    check_rounds(tmp_path, nodes=8, rounds=50)
+    assert [first] * (nodes - 1) == others
 
 
 def test_node_0_hears_what_each_node_has(tmp_path: Path) -> None:
@@ -142,20 +133,29 @@ def test_a_node_0_that_does_not_call_is_named(tmp_path: Path) -> None:
     assert "all nodes share" in raised.value.hints[-1]
 
 
-def test_an_answer_to_an_earlier_call_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ask", "problem"),
+    [
+        pytest.param(
+            lambda folder: gather(folder, node(0), own(0), silent, deadline_s=0.2),
+            "`n2` wrote nothing to",
+            id="an answer to an earlier call",
+        ),
+        pytest.param(
+            lambda folder: follow(folder, node(1), own(1), deadline_s=0.2),
+            "`n1` started, but sent no instructions",
+            id="an attempt of an earlier job",
+        ),
+    ],
+)
+def test_what_an_earlier_job_left_is_not_taken(
+    tmp_path: Path, ask: Callable[[Path], object], problem: str
+) -> None:
     with following(tmp_path, own(1)):
         rendezvous = gather(tmp_path, node(0), own(0), silent, deadline_s=20)
         publish_end(rendezvous, 0)
-    with pytest.raises(ZerowizError, match="`n2` wrote nothing to"):
-        gather(tmp_path, node(0), own(0), silent, deadline_s=0.2)
-
-
-def test_an_attempt_of_an_earlier_job_is_not_taken(tmp_path: Path) -> None:
-    with following(tmp_path, own(1)):
-        rendezvous = gather(tmp_path, node(0), own(0), silent, deadline_s=20)
-        publish_end(rendezvous, 0)
-    with pytest.raises(ZerowizError, match="`n1` started, but sent no instructions"):
-        follow(tmp_path, node(1), own(1), deadline_s=0.2)
+    with pytest.raises(ZerowizError, match=problem):
+        ask(tmp_path)
 
 
 def test_files_of_another_version_are_passed_over(tmp_path: Path) -> None:

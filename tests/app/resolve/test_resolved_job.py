@@ -1,14 +1,12 @@
 """What of a step nobody decided, and what the global batch is that a choice keeps."""
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.harness import Run
+from hub import Answer, serving
 from paths import MODELS, TEMPLATES
 from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
 
@@ -253,39 +251,22 @@ def test_the_rule_of_thumb_knows_no_step() -> None:
 
 # What is read from outside is read once, however many remedies are weighed.
 
-CONFIG = (MODELS / "llama-2-7b" / "config.json").read_bytes()
+CONFIG = (MODELS / "llama-2-7b" / "config.json").read_text()
 
 
-@pytest.fixture
-def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A hub with one model; the paths it was asked for."""
-    paths: list[str] = []
-
-    class Hub(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            paths.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(CONFIG)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its own name
-            del format, args
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+def test_a_model_of_the_hub_is_fetched_once_for_all_remedies(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/some/model/resolve/main/config.json"
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_HOME", str(folder / "hub"))
-    yield paths
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_model_of_the_hub_is_fetched_once_for_all_remedies(here: Run, asked: list[str]) -> None:
-    result = here("plan", "--machine", "4xA100-40GB", "--model", "some/model")
+    with serving() as hub:
+        hub.answers[path] = Answer(body=CONFIG)
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        result = here("plan", "--machine", "4xA100-40GB", "--model", "some/model")
     assert 4 == result.code
     assert result.stderr.count("hint: ") > 3
-    assert ["/some/model/resolve/main/config.json"] == asked
+    assert [path] == [asked for asked, _ in hub.asked]
 
 
 # What a script does with the memory of its nodes is planned with.

@@ -161,10 +161,56 @@ def test_the_jobs_environment_is_the_callers_with_what_the_plan_says() -> None:
     assert {"A": "1", "B": "2", "D": "4"} == plan.environ({"A": "0", "C": "3", "D": "4"})
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(64, "16"), (6, "1"), (2, "1"), (None, None)])
-def test_each_rank_gets_its_share_of_the_cores(cores: int | None, expected: str | None) -> None:
-    machine = replace(FOUR, host=Host(cores=cores))
-    assert expected == launch_env(machine, PROGRAMS, ON_PATH, {}).get("OMP_NUM_THREADS")
+IN_NO_ENVIRONMENT = replace(PROGRAMS, extensions_folder=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "programs", "environ", "expected"),
+    [
+        # Each rank gets its share of the cores.
+        *(
+            ("OMP_NUM_THREADS", replace(FOUR, host=Host(cores=cores)), PROGRAMS, ON_PATH, expected)
+            for cores, expected in ((64, "16"), (6, "1"), (2, "1"), (None, None))
+        ),
+        # DeepSpeed takes the accelerator that was planned.
+        *(
+            ("DS_ACCELERATOR", machine, PROGRAMS, {**ON_PATH, "DS_ACCELERATOR": said}, told)
+            for machine, said, told in (
+                *((FOUR, "cpu", "cuda"), (FOUR, "cuda", None)),
+                *((CPU, "cuda", "cpu"), (CPU, "cpu", None)),
+            )
+        ),
+        # torch's newer name for the allocator's settings counts as well.
+        *(
+            ("PYTORCH_CUDA_ALLOC_CONF", FOUR, PROGRAMS, {**ON_PATH, **own}, expected)
+            for own, expected in (
+                ({"PYTORCH_ALLOC_CONF": "backend:native"}, None),
+                ({}, "expandable_segments:True"),
+            )
+        ),
+        # Outside a virtual environment compiled ops stay where torch puts them.
+        ("TORCH_EXTENSIONS_DIR", FOUR, IN_NO_ENVIRONMENT, ON_PATH, None),
+        # The programs beside the interpreter are on the path.
+        *(
+            ("PATH", FOUR, PROGRAMS, path, expected)
+            for path, expected in (
+                ({"PATH": "/usr/bin:/bin"}, "/venv/bin:/usr/bin:/bin"),
+                ({"PATH": ""}, "/venv/bin"),
+                ({}, "/venv/bin"),
+                ({"PATH": "/bin:/venv/bin"}, None),
+                ({"PATH": "/tool/bin:/bin:/venv/bin"}, "/bin:/venv/bin:/tool/bin"),
+            )
+        ),
+    ],
+)
+def test_a_variable_of_the_job_is_set_where_it_has_to_be(
+    name: str,
+    machine: Machine,
+    programs: Programs,
+    environ: Mapping[str, str],
+    expected: str | None,
+) -> None:
+    assert expected == launch_env(machine, programs, environ, {}).get(name)
 
 
 @pytest.mark.parametrize(
@@ -185,29 +231,22 @@ def test_peer_to_peer_is_switched_off_where_an_old_driver_hangs_in_it(
     assert (expected, expected) == (env.get("NCCL_P2P_DISABLE"), env.get("NCCL_IB_DISABLE"))
 
 
-def test_a_gpu_job_counts_gpus_as_nvml_does_and_lets_segments_grow() -> None:
-    expected = {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-        "TORCH_EXTENSIONS_DIR": "/venv/torch_extensions",
-    }
-    assert expected == launch_env(FOUR, PROGRAMS, ON_PATH, {})
+COMPILED = {"TORCH_EXTENSIONS_DIR": "/venv/torch_extensions"}
+ON_GPUS = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+}
 
 
 @pytest.mark.parametrize(
-    ("machine", "said", "told"),
-    [(FOUR, "cpu", "cuda"), (FOUR, "cuda", None), (CPU, "cuda", "cpu"), (CPU, "cpu", None)],
+    ("machine", "expected"),
+    [
+        pytest.param(FOUR, ON_GPUS, id="counts GPUs as NVML does, and lets segments grow"),
+        pytest.param(CPU, {"DS_ACCELERATOR": "cpu"}, id="no variables of CUDA"),
+    ],
 )
-def test_deepspeed_takes_the_accelerator_that_was_planned(
-    machine: Machine, said: str, told: str | None
-) -> None:
-    environ = {**ON_PATH, "DS_ACCELERATOR": said}
-    assert told == launch_env(machine, PROGRAMS, environ, {}).get("DS_ACCELERATOR")
-
-
-def test_a_cpu_job_needs_no_cuda_variables() -> None:
-    expected = {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": "/venv/torch_extensions"}
-    assert expected == launch_env(CPU, PROGRAMS, ON_PATH, {})
+def test_the_variables_of_a_job(machine: Machine, expected: Mapping[str, str]) -> None:
+    assert {**COMPILED, **expected} == launch_env(machine, PROGRAMS, ON_PATH, {})
 
 
 @pytest.mark.parametrize(
@@ -226,32 +265,6 @@ def test_what_the_user_set_is_never_overridden(own: Mapping[str, str]) -> None:
     named = tuple(replace(gpu, name="NVIDIA GeForce RTX 4090") for gpu in FOUR.gpus)
     machine = replace(FOUR, gpus=named, driver_version="535.183.01", host=Host(cores=64))
     assert not set(own) & set(launch_env(machine, PROGRAMS, {**ON_PATH, **own}, {}))
-
-
-def test_torchs_newer_name_for_the_allocators_settings_counts_as_well() -> None:
-    environ = {**ON_PATH, "PYTORCH_ALLOC_CONF": "backend:native"}
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in launch_env(FOUR, PROGRAMS, environ, {})
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ({"PATH": "/usr/bin:/bin"}, "/venv/bin:/usr/bin:/bin"),
-        ({"PATH": ""}, "/venv/bin"),
-        ({}, "/venv/bin"),
-        ({"PATH": "/bin:/venv/bin"}, None),
-        ({"PATH": "/tool/bin:/bin:/venv/bin"}, "/bin:/venv/bin:/tool/bin"),
-    ],
-)
-def test_the_programs_beside_the_interpreter_are_on_the_path(
-    path: Mapping[str, str], expected: str | None
-) -> None:
-    assert expected == launch_env(FOUR, PROGRAMS, path, {}).get("PATH")
-
-
-def test_outside_a_virtual_environment_compiled_ops_stay_where_torch_puts_them() -> None:
-    programs = replace(PROGRAMS, extensions_folder=None)
-    assert "TORCH_EXTENSIONS_DIR" not in launch_env(FOUR, programs, ON_PATH, {})
 
 
 def test_how_the_config_is_delivered_is_part_of_the_environment() -> None:

@@ -6,13 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
-from typing import NamedTuple
 
 import pytest
+from hub import Answer, Hub, serving
 from paths import MODELS
 
 from zerowiz.core.model.types import Model, ModelSource
@@ -24,58 +22,10 @@ PARAMS = json.loads((MODELS / "qwen2.5-0.5b" / "exact.json").read_text())["param
 PATH = "/org/unknown-0.5B/resolve/main/config.json"
 
 
-class Answer(NamedTuple):
-    status: int = 200
-    body: str = ""
-    headers: Mapping[str, str] = {}
-
-
-@dataclass(kw_only=True)
-class Hub:
-    """What huggingface.co would say, and what it was asked."""
-
-    server: ThreadingHTTPServer
-    answers: dict[str, Answer] = field(default_factory=dict)
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}"
-
-
-def serve() -> Iterator[Hub]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            running.asked.append((self.path, self.headers["Authorization"]))
-            answer = running.answers.get(
-                self.path, Answer(404, "", {"X-Error-Code": "RepoNotFound"})
-            )
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer.body.encode())
-
-        def log_message(self, *args: object) -> None:
-            """Nothing: pytest's output is for failures."""
-
-    running = Hub(server=ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-    thread = Thread(target=running.server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield running
-    running.server.shutdown()
-    thread.join()
-    running.server.server_close()
-
-
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    yield from serve()
-
-
-@pytest.fixture
-def mirror() -> Iterator[Hub]:
-    yield from serve()
+    with serving() as running:
+        yield running
 
 
 @pytest.fixture
@@ -437,10 +387,11 @@ def test_the_token_follows_a_redirect_on_the_same_host(environ: dict[str, str], 
     assert ["Bearer hf_secret"] * 2 == [token for _, token in hub.asked]
 
 
-def test_no_other_host_sees_the_token(environ: dict[str, str], hub: Hub, mirror: Hub) -> None:
-    hub.answers[PATH] = Answer(302, headers={"Location": f"{mirror.endpoint}/blob"})
-    mirror.answers["/blob"] = Answer(body=CONFIG)
-    model = read_model("org/unknown-0.5B", environ={**environ, "HF_TOKEN": "hf_secret"})
+def test_no_other_host_sees_the_token(environ: dict[str, str], hub: Hub) -> None:
+    with serving() as mirror:
+        hub.answers[PATH] = Answer(302, headers={"Location": f"{mirror.endpoint}/blob"})
+        mirror.answers["/blob"] = Answer(body=CONFIG)
+        model = read_model("org/unknown-0.5B", environ={**environ, "HF_TOKEN": "hf_secret"})
     assert (PARAMS, [("/blob", None)]) == (model.params, mirror.asked)
 
 

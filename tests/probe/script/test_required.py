@@ -354,16 +354,16 @@ def refuses(text: str, *words: str) -> bool:
     return parser.refuses_local_rank(words)
 
 
-@pytest.mark.parametrize("text", REFUSES.values(), ids=REFUSES)
-def test_a_parser_that_is_seen_to_lack_the_word_gets_none(text: str) -> None:
-    assert refuses(text, "--lr", "1")
-
-
 @pytest.mark.parametrize(
-    "text", [*TAKES.values(), *STRICT_UNSEEN.values()], ids=[*TAKES, *STRICT_UNSEEN]
+    ("text", "expected"),
+    [
+        *((text, True) for text in REFUSES.values()),
+        *((text, False) for text in (*TAKES.values(), *STRICT_UNSEEN.values())),
+    ],
+    ids=[*REFUSES, *TAKES, *STRICT_UNSEEN],
 )
-def test_any_other_script_is_started_as_by_deepspeed(text: str) -> None:
-    assert not refuses(text, "--lr", "1")
+def test_a_parser_that_is_seen_to_lack_the_word_gets_none(text: str, *, expected: bool) -> None:
+    assert expected is refuses(text, "--lr", "1")
 
 
 @pytest.mark.parametrize(
@@ -382,18 +382,26 @@ def test_argparse_agrees(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended is refuses(text)
 
 
-def test_a_file_of_all_arguments_has_to_be_the_only_word() -> None:
-    text = STRICT_HF + (
-        "p = HfArgumentParser(TrainingArguments)\n"
-        "if sys.argv[1].endswith('.json'): (a,) = p.parse_json_file(sys.argv[1])\n"
-        "else: (a,) = p.parse_args_into_dataclasses()"
-    )
-    assert (True, False) == (refuses(text, "args.json"), refuses(text, "--lr", "1"))
-
-
-def test_a_file_of_defaults_is_read_without_the_word() -> None:
-    text = TRL + "TrlParser((ScriptArguments, SFTConfig)).parse_args_and_config()"
-    assert (True, False) == (refuses(text, "--config", "x.yaml"), refuses(text, "--lr", "1"))
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(
+            STRICT_HF
+            + "p = HfArgumentParser(TrainingArguments)\n"
+            + "if sys.argv[1].endswith('.json'): (a,) = p.parse_json_file(sys.argv[1])\n"
+            + "else: (a,) = p.parse_args_into_dataclasses()",
+            ("args.json",),
+            id="a file of all arguments has to be the only word",
+        ),
+        pytest.param(
+            TRL + "TrlParser((ScriptArguments, SFTConfig)).parse_args_and_config()",
+            ("--config", "x.yaml"),
+            id="a file of defaults is read without the word",
+        ),
+    ],
+)
+def test_a_file_is_read_without_the_word(text: str, words: tuple[str, ...]) -> None:
+    assert (True, False) == (refuses(text, *words), refuses(text, "--lr", "1"))
 
 
 @pytest.mark.parametrize(
