@@ -19,7 +19,7 @@ os.environ["LANGUAGE"] = "en"
 # Without one, as in a job of cron, no bar is drawn.
 os.environ["TERM"] = "xterm-256color"
 
-from cli.harness import Result, Run, Terminal, enter, run_process
+from cli.harness import HF_PARSER, Result, Run, Terminal, enter, run_process
 from recorded import Install, put_under_pynvml
 
 from zerowiz.cli.commands import main
@@ -128,6 +128,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     work.mkdir()
     enter(work, monkeypatch)
     return work
+
+
+@pytest.fixture
+def script(folder: Path) -> Path:
+    """A script of the Trainer, in that folder."""
+    path = folder / "train.py"
+    path.write_text(HF_PARSER)
+    return path
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from cli.harness import (
     ENTER,
     ESCAPE,
     HF_IN_CODE,
-    HF_PARSER,
     Open,
     Result,
     Run,
@@ -39,13 +38,6 @@ CONFIG, PLAN = "ds_config_zero2.json", "ds_config_zero2.plan.json"
 
 # What stands where `deepspeed` would: it ends with a status of its own.
 SPY = "#!/bin/sh\nexit 7\n"
-
-
-@pytest.fixture
-def script(folder: Path) -> Path:
-    path = folder / "train.py"
-    path.write_text(HF_PARSER)
-    return path
 
 
 @pytest.fixture

@@ -18,13 +18,6 @@ CPU = ("--machine", "cpu", "--model", "10m")
 H100 = ("--machine", "1xH100-80GB-SXM", "--model", "1b")
 
 
-@pytest.fixture
-def script(folder: Path) -> Path:
-    path = folder / "train.py"
-    path.write_text(HF_PARSER)
-    return path
-
-
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 

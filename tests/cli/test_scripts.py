@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from cli.harness import CONFIG_ARGUMENTS, DOWN, ENTER, HF_IN_CODE, HF_PARSER, Open, Run, answers_of
@@ -906,20 +906,6 @@ def test_the_wizard_offers_a_config_that_lies_there_as_the_base(
     assert "is not used" not in again.text
 
 
-def test_a_config_that_is_not_wanted_as_the_base_is_not_used(terminal: Open, folder: Path) -> None:
-    (folder / "train.py").write_text(CONFIG_ARGUMENTS)
-    (folder / "ds_config.json").write_text(OWN_CONFIG)
-    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
-    person.finish(
-        ("Build on your own config?", DOWN + ENTER),
-        ("gradient checkpointing?", ENTER),
-        ("`ds_config.json` is not used", ""),
-        ("Write the files?", ENTER),
-    )
-    config = json.loads((folder / "ds_config_zero0.json").read_text())
-    assert (2, False) == (config["train_micro_batch_size_per_gpu"], "config" in answers_of(folder))
-
-
 @pytest.mark.parametrize(
     ("text", "own", "steps", "whole"),
     # The Trainer's own default is 8 x 1.
@@ -940,34 +926,7 @@ def test_the_wizard_keeps_it_and_starts_from_the_scripts_own(
     person.wait_for(f"x accumulation {steps} x 4 GPUs = {whole} sequences")
 
 
-def test_the_wizard_asks_for_a_learning_rate_that_nobody_names(
-    terminal: Open, folder: Path
-) -> None:
-    (folder / "train.py").write_text(UNNAMED)
-    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
-    person.finish(
-        ("Which learning rate?", "6e-4" + ENTER),
-        ("gradient checkpointing?", ENTER),
-        ("lr 0.0006", ""),
-        ("Write the files?", ENTER),
-    )
-    config = json.loads((folder / "ds_config_zero0.json").read_text())
-    assert 6e-4 == config["optimizer"]["params"]["lr"] == answers_of(folder)["lr"]
-
-
 PICKED = ACCELERATE.replace("Accelerator()", "Accelerator(mixed_precision=pick())")
-
-
-def test_a_precision_that_zerowiz_cannot_follow_is_asked(terminal: Open, folder: Path) -> None:
-    (folder / "train.py").write_text(PICKED)
-    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
-    person.finish(
-        ("Which precision?", DOWN + ENTER),
-        ("gradient checkpointing?", ENTER),
-        ("Write the files?", ENTER),
-    )
-    config = json.loads((folder / "ds_config_zero0.json").read_text())
-    assert (True, "fp16") == (config["fp16"]["enabled"], answers_of(folder)["precision"])
 
 
 def test_without_a_person_that_precision_has_to_be_named(here: Run, folder: Path) -> None:
@@ -983,41 +942,92 @@ def test_without_a_person_that_precision_has_to_be_named(here: Run, folder: Path
     assert 0 == here(*words[:3], "--config", "mine.json", "--stage", "2", *words[3:]).code
 
 
-def test_a_config_that_the_code_names_is_offered_as_the_base(terminal: Open, folder: Path) -> None:
-    text = CONFIG_ARGUMENTS.replace("args=args", 'config="mine.json"')
-    (folder / "train.py").write_text(text)
-    (folder / "mine.json").write_text(OWN_CONFIG)
-    person = terminal("init", *ON_GPUS, "--stage", "2", "train.py")
-    person.finish(
-        ("Build on your own config?", ENTER, "zerowiz writes all of it"),
-        ("gradient checkpointing?", ENTER),
-        ("Write the files?", ENTER),
-    )
-    assert OWN_CONFIG == (folder / "mine.json").read_text()
-    config = json.loads((folder / "ds_config_zero2.json").read_text())
-    assert 8 == config["train_micro_batch_size_per_gpu"]
+TWO = ("--micro-batch", "2", "train.py")
+CHECKPOINTING, WRITES = ("gradient checkpointing?", ENTER), ("Write the files?", ENTER)
+Seen = Callable[[dict[str, Any], dict[str, Any]], object]
+"""Of the config that was written, and of the file of answers."""
+# The files, the words, the conversation between the script and the end, and what is seen then.
+ON_SCRIPTS: dict[
+    str, tuple[dict[str, str], tuple[str, ...], tuple[tuple[str, ...], ...], Seen, object]
+] = {
+    "a config that is not wanted as the base is not used": (
+        {"train.py": CONFIG_ARGUMENTS, "ds_config.json": OWN_CONFIG},
+        TWO,
+        (
+            ("Build on your own config?", DOWN + ENTER),
+            CHECKPOINTING,
+            ("`ds_config.json` is not used", ""),
+        ),
+        lambda config, said: (config["train_micro_batch_size_per_gpu"], "config" in said),
+        (2, False),
+    ),
+    "a learning rate that nobody names is asked for": (
+        {"train.py": UNNAMED},
+        TWO,
+        (("Which learning rate?", "6e-4" + ENTER), CHECKPOINTING, ("lr 0.0006", "")),
+        lambda config, said: (config["optimizer"]["params"]["lr"], said["lr"]),
+        (6e-4, 6e-4),
+    ),
+    "a precision that zerowiz cannot follow is asked": (
+        {"train.py": PICKED},
+        TWO,
+        (("Which precision?", DOWN + ENTER), CHECKPOINTING),
+        lambda config, said: (config["fp16"]["enabled"], said["precision"]),
+        (True, "fp16"),
+    ),
+    "a config that the code names is offered as the base": (
+        {
+            "train.py": CONFIG_ARGUMENTS.replace("args=args", 'config="mine.json"'),
+            "mine.json": OWN_CONFIG,
+        },
+        ("--stage", "2", "train.py"),
+        (("Build on your own config?", ENTER, "zerowiz writes all of it"), CHECKPOINTING),
+        lambda config, _: (
+            *(config["train_micro_batch_size_per_gpu"], config["zero_optimization"]["stage"]),
+        ),
+        (8, 2),
+    ),
+    "a person says how a script gets its config": (
+        {"train.py": f"{LOOP}import argparse\np = argparse.ArgumentParser()\n"},
+        TWO,
+        (
+            ("it has no `deepspeed.initialize`", DOWN * 2 + ENTER),
+            ("How does the script get its config?", "nope" + ENTER),
+            ("is not a way to pass a config", "\x7f" * 4 + "none" + ENTER),
+            CHECKPOINTING,
+        ),
+        lambda _, said: said["config-via"],
+        "none",
+    ),
+    "a person plans without a script that takes no config": (
+        {"train.py": LOOP},
+        TWO[:2],
+        (
+            ("it has no `deepspeed.initialize`", DOWN * 3 + ENTER),
+            ("Which parameters does it train?", ENTER),
+            CHECKPOINTING,
+        ),
+        lambda config, _: config["zero_optimization"]["stage"],
+        0,
+    ),
+}
 
 
-def test_a_person_says_how_a_script_gets_its_config(terminal: Open, folder: Path) -> None:
-    (folder / "train.py").write_text(f"{LOOP}import argparse\np = argparse.ArgumentParser()\n")
-    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
-    person.finish(
-        ("it has no `deepspeed.initialize`", DOWN * 2 + ENTER),
-        ("How does the script get its config?", "nope" + ENTER),
-        ("is not a way to pass a config", "\x7f" * 4 + "none" + ENTER),
-        ("gradient checkpointing?", ENTER),
-        ("Write the files?", ENTER),
-    )
-    assert "none" == answers_of(folder)["config-via"]
-
-
-def test_a_person_plans_without_a_script_that_takes_no_config(terminal: Open, folder: Path) -> None:
-    (folder / "train.py").write_text(LOOP)
-    person = terminal("init", *ON_GPUS, "--micro-batch", "2")
-    person.finish(
-        ("it has no `deepspeed.initialize`", DOWN * 3 + ENTER),
-        ("Which parameters does it train?", ENTER),
-        ("gradient checkpointing?", ENTER),
-        ("Write the files?", ENTER),
-    )
-    assert (folder / "ds_config_zero0.json").exists()
+@pytest.mark.parametrize(
+    ("files", "words", "turns", "seen", "expected"), ON_SCRIPTS.values(), ids=ON_SCRIPTS
+)
+def test_what_a_script_leaves_to_a_person_is_asked_and_written(
+    terminal: Open,
+    folder: Path,
+    files: dict[str, str],
+    words: tuple[str, ...],
+    turns: tuple[tuple[str, ...], ...],
+    seen: Seen,
+    expected: object,
+) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    terminal("init", *ON_GPUS, *words).finish(*turns, WRITES)
+    (written,) = folder.glob("ds_config_zero[0-9].json")
+    assert expected == seen(json.loads(written.read_text()), answers_of(folder))
+    assert files == {name: (folder / name).read_text() for name in files}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from core.test_plan_json import shape
 
 from zerowiz.core.catalog import Offers, encode_offers, find_offers
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
@@ -202,14 +203,6 @@ def test_a_network_that_was_said_is_not_called_assumed() -> None:
 
 MODEL = model_from_size("7b", 7 * 10**9)
 PRICES = read_prices(["2.50"], TABLE, INSTANCES)
-
-
-def shape(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: shape(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [shape(inner) for inner in value[:1]]
-    return type(value).__name__
 
 
 def plain(value: dict[str, object]) -> dict[str, Any]:

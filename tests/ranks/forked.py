@@ -81,12 +81,8 @@ def _be_rank(job: Job, question: Question, rank: int, folder: Path) -> None:
     log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    world = question["ranks"]
-    files = [folder / f"rank{each}.json" for each in range(world)]
+    files = [folder / f"rank{each}.json" for each in range(question["ranks"])]
     try:
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world
-        )
         said = {"raised": None, **job(question, folder)}
     except BaseException as error:  # noqa: BLE001 (the error is the answer)
         said = {"raised": f"{type(error).__name__}: {error}"}

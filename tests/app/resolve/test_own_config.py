@@ -31,13 +31,6 @@ engine, *_ = deepspeed.initialize(args=args, model=model, {passes})
 """
 
 
-@pytest.fixture
-def script(folder: Path) -> Path:
-    path = folder / "train.py"
-    path.write_text(HF_PARSER)
-    return path
-
-
 def launched(here: Run, folder: Path, text: str, *words: str) -> tuple[int, str, str, str]:
     (folder / "mine.json").write_text(text)
     result = here(*LAUNCH, *words, "--config", "mine.json", "train.py")
