@@ -944,8 +944,8 @@ def test_without_a_person_that_precision_has_to_be_named(here: Run, folder: Path
 
 TWO = ("--micro-batch", "2", "train.py")
 CHECKPOINTING, WRITES = ("gradient checkpointing?", ENTER), ("Write the files?", ENTER)
-Seen = Callable[[dict[str, Any], dict[str, Any]], object]
-"""Of the config that was written, and of the file of answers."""
+Seen = Callable[[dict[str, Any], Path], object]
+"""Of the config that was written, and of the folder."""
 # The files, the words, the conversation between the script and the end, and what is seen then.
 ON_SCRIPTS: dict[
     str, tuple[dict[str, str], tuple[str, ...], tuple[tuple[str, ...], ...], Seen, object]
@@ -958,21 +958,23 @@ ON_SCRIPTS: dict[
             CHECKPOINTING,
             ("`ds_config.json` is not used", ""),
         ),
-        lambda config, said: (config["train_micro_batch_size_per_gpu"], "config" in said),
+        lambda config, folder: (
+            *(config["train_micro_batch_size_per_gpu"], "config" in answers_of(folder)),
+        ),
         (2, False),
     ),
     "a learning rate that nobody names is asked for": (
         {"train.py": UNNAMED},
         TWO,
         (("Which learning rate?", "6e-4" + ENTER), CHECKPOINTING, ("lr 0.0006", "")),
-        lambda config, said: (config["optimizer"]["params"]["lr"], said["lr"]),
+        lambda config, folder: (config["optimizer"]["params"]["lr"], answers_of(folder)["lr"]),
         (6e-4, 6e-4),
     ),
     "a precision that zerowiz cannot follow is asked": (
         {"train.py": PICKED},
         TWO,
         (("Which precision?", DOWN + ENTER), CHECKPOINTING),
-        lambda config, said: (config["fp16"]["enabled"], said["precision"]),
+        lambda config, folder: (config["fp16"]["enabled"], answers_of(folder)["precision"]),
         (True, "fp16"),
     ),
     "a config that the code names is offered as the base": (
@@ -996,7 +998,7 @@ ON_SCRIPTS: dict[
             ("is not a way to pass a config", "\x7f" * 4 + "none" + ENTER),
             CHECKPOINTING,
         ),
-        lambda _, said: said["config-via"],
+        lambda _, folder: answers_of(folder)["config-via"],
         "none",
     ),
     "a person plans without a script that takes no config": (
@@ -1029,5 +1031,5 @@ def test_what_a_script_leaves_to_a_person_is_asked_and_written(
         (folder / name).write_text(text)
     terminal("init", *ON_GPUS, *words).finish(*turns, WRITES)
     (written,) = folder.glob("ds_config_zero[0-9].json")
-    assert expected == seen(json.loads(written.read_text()), answers_of(folder))
+    assert expected == seen(json.loads(written.read_text()), folder)
     assert files == {name: (folder / name).read_text() for name in files}
