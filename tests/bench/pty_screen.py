@@ -7,6 +7,7 @@ from typing import Any
 
 import pexpect
 import pyte
+from cli.harness import cpu_seconds
 
 COLUMNS, LINES = 100, 60
 ENTER, DOWN, UP, ESC, TAB, CTRL_C = "\r", "\x1b[B", "\x1b[A", "\x1b", "\t", "\x03"
@@ -106,9 +107,8 @@ class PtyScreen:
         self.child.send(keys)
 
     def cpu_s(self) -> float:
-        """Seconds of processor time so far, which other programs hardly lengthen."""
-        # clock_getcpuclockid(3): what Linux makes of the number of a process.
-        return time.clock_gettime(~self.child.pid << 3 | 2)
+        """Seconds of processor time so far."""
+        return cpu_seconds(self.child.pid)
 
     def status(self) -> int:
         """Wait for its end; its exit status, or 128 and the number of the signal."""

@@ -368,6 +368,12 @@ class Terminal:
         return code
 
 
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process so far, which other programs hardly lengthen."""
+    # clock_getcpuclockid(3): what Linux makes of the number of a process.
+    return time.clock_gettime(~pid << 3 | 2)
+
+
 Open = Callable[..., Terminal]
 """Run the tool with these words at a terminal."""
 

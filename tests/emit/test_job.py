@@ -192,7 +192,9 @@ def test_a_rank_that_stands_still_is_said_once_and_goes_on(tmp_path: Path) -> No
         pid = job.rank(1)["process"]["pid"]
         job.send(signal.SIGSTOP, pid)
         (tmp_path / "go").touch()
-        time.sleep(2)
+        job.wait_for("note", lambda: "stopped" in job.said())
+        # Time to be said twice.
+        time.sleep(1)
         job.send(signal.SIGCONT, pid)
         ended = job.wait()
     assert (0, "finished") == end_of(ended)

@@ -143,11 +143,9 @@ def test_it_is_said_which_gpu_is_waited_for_and_ctrl_c_ends_the_wait(driver: Pat
     assert time.monotonic() - began > 2
     [child] = [pid for pid in left_over(driver) if pid != terminal.pid]
     terminal.sendintr()
-    began = time.monotonic()
     terminal.expect(pexpect.EOF, timeout=SOON_S)
     terminal.close()
     assert 130 == terminal.exitstatus
-    assert time.monotonic() - began < 5
     assert not Path(f"/proc/{child}").exists()
 
 

@@ -222,9 +222,9 @@ def test_rings_are_found_at_once(gpus: int, links: int, own: int, lost: int | No
     """A tenth of a second is for all."""
     counts = {pair: 0 if lost in pair else links for pair in combinations(range(gpus), 2)}
     of_gpus = {index: 0 if index == lost else own for index in range(gpus)}
-    start = time.perf_counter()
+    start = time.process_time()
     assert (lost is None) is join_pairs(of_matrix(counts), of_gpus).is_fast
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 SLOW_PCIE = pcie(1, 2, bytes_per_s=GB_PER_S)
