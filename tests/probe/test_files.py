@@ -93,19 +93,18 @@ DEEP = "an expression in it has too many levels"
 BATCH = "from transformers import TrainingArguments\nTrainingArguments(per_device_train_batch_size={})\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (f"x = {'-' * 100_000}1\n", DEEP),
-        (f"x = a{'.b' * 20_000}\n", DEEP),
-        (f"x = 1{'+1' * 20_000}\n", DEEP),
-        (BATCH.format("0x" + "f" * 5_000), "a number in it has too many digits"),
-        (BATCH.format("9" * 5_000), "a number in line 2 has too many digits"),
-        (BATCH.format("-" + "9_" * 5_000 + "9"), "a number in line 2 has too many digits"),
-        # Nobody wrote it.
-        ("a\n" * (LONGEST_SCRIPT_BYTES // 2 + 1), "it has more than 512 KiB"),
-    ],
-)
+BEYOND = {
+    "signs": (f"x = {'-' * 100_000}1\n", DEEP),
+    "attributes": (f"x = a{'.b' * 20_000}\n", DEEP),
+    "sums": (f"x = 1{'+1' * 20_000}\n", DEEP),
+    "hex": (BATCH.format("0x" + "f" * 5_000), "a number in it has too many digits"),
+    "digits": (BATCH.format("9" * 5_000), "a number in line 2 has too many digits"),
+    "grouped": (BATCH.format("-" + "9_" * 5_000 + "9"), "a number in line 2 has too many digits"),
+    "nobody wrote it": ("a\n" * (LONGEST_SCRIPT_BYTES // 2 + 1), "it has more than 512 KiB"),
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), BEYOND.values(), ids=BEYOND)
 def test_a_script_beyond_what_is_read_is_an_error(text: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(text)
