@@ -90,7 +90,7 @@ def test_what_both_rest_on_is_noted_once(here: Run) -> None:
         (("--compare", *ONE[3:]), "needs options that make the other plan differ"),
         (("--compare", "--machine", "all"), "one of them compares many machines"),
         (("--compare", "--machin", "4xA100-80GB"), "no such option: --machin"),
-        (("--compare='",), "`--compare`: `'`: no closing quotation"),
+        (("--compare='",), "not words of a shell (no closing quotation): `'`"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(here: Run, words: tuple[str, ...], why: str) -> None:

@@ -237,25 +237,23 @@ _OF_MACHINE = (
 )
 
 
-def _find(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Machine:
-    if not isinstance(machine, Machine):
-        if means_all(options.machine):
-            raise UsageError(
-                "`machine` has to be one machine here",
-                "use `zerowiz.find_machines` to compare machines",
-            )
-        return find_machine(options, os.environ)
-    given = {f"${name}": getattr(options, name) for name in _OF_MACHINE}
-    why = "has no effect on a machine that was read before"
-    refuse_any(given, why, "pass it to `read_machine`")
-    return machine
-
-
-def _named(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Options:
-    """The options with the machine that is named, if one is."""
-    if machine is None or isinstance(machine, Machine):
-        return options
-    return replace(options, machine=os.fspath(machine))
+def _find(
+    machine: Machine | str | os.PathLike[str] | None, options: Options
+) -> tuple[Machine, Options]:
+    """The machine, and the options with its name, if one is named."""
+    if isinstance(machine, Machine):
+        given = {f"${name}": getattr(options, name) for name in _OF_MACHINE}
+        why = "has no effect on a machine that was read before"
+        refuse_any(given, why, "pass it to `read_machine`")
+        return machine, options
+    if machine is not None:
+        options = replace(options, machine=os.fspath(machine))
+    if means_all(options.machine):
+        raise UsageError(
+            "`machine` has to be one machine here",
+            "use `zerowiz.find_machines` to compare machines",
+        )
+    return find_machine(options, os.environ), options
 
 
 @_takes_settings(Options)
@@ -277,7 +275,7 @@ def read_machine(machine: Machine | str | os.PathLike[str] | None, options: Opti
         >>> machine.world_size, machine.interconnect.link_class.value
         (4, 'nvlink_all')
     """
-    return _find(machine, _named(machine, options))
+    return _find(machine, options)[0]
 
 
 @_takes_settings(Options)
@@ -306,8 +304,8 @@ def plan(machine: Machine | str | os.PathLike[str] | None, options: Options) -> 
         >>> bool(plan("2xRTX4090", model="70b", offload="none"))
         False
     """
-    options = _named(machine, options)
-    return plan_with(options, _find(machine, options))
+    found, options = _find(machine, options)
+    return plan_with(options, found)
 
 
 def plan_with(
@@ -441,6 +439,6 @@ def check(
     reader = _settings({"integration": integration}).integration
     context = find_context(reader, world_size, None, None, version)
     if machine is not None:
-        context = on_machine(context, _find(machine, _named(machine, Options())))
+        context = on_machine(context, _find(machine, Options())[0])
     reports = (check_file(file, schema, context) for file in configs.configs)
     return tuple(finding for report in reports for finding in report.findings)

@@ -150,16 +150,12 @@ class Remedying:
         self._show(plan)
         return self.take(plan, can_go_back=can_go_back)
 
-    def undo(self, *, can_go_back: bool) -> Plan | Back | Again:
-        """The plan without the remedy that was taken last, and what the person takes instead."""
-        return self.take(self._undone(), can_go_back=can_go_back)
-
     def _show(self, plan: Plan) -> None:
         # Where nothing fits they are asked for next; without a person the error names them.
         listed = () if plan.strategy is None else plan.remedies
         self._reporter.decision(plan.decision, listed, plan.resolved.learning)
 
-    def _undone(self) -> Plan:
+    def undo(self) -> Plan:
         """The plan without the remedy that was taken last."""
         before, _change = self._taken.pop()
         return before
@@ -197,7 +193,7 @@ class Remedying:
             if isinstance(answer, Back):
                 if not self._taken:
                     return answer
-                plan = self._undone()
+                plan = self.undo()
                 continue
             if answer == _AGAIN.value:
                 return Again.AGAIN

@@ -176,12 +176,8 @@ def find_candidates(plan: Plan) -> list[Candidate]:
         if evaluated.runs:
             untried = Candidate(workload=workload, evaluated=evaluated)
             ways.setdefault(evaluated.strategy.name, untried)
-
-    def order(way: Candidate) -> tuple[bool, float]:
-        # A deadline cuts off what comes last.
-        return way.evaluated is not chosen, inf if way.seconds is None else way.seconds
-
-    return sorted(ways.values(), key=order)
+    # A deadline cuts off what comes last.
+    return sorted(ways.values(), key=lambda w: (w.evaluated is not chosen, w.seconds or inf))
 
 
 def name_candidate(candidate: Candidate, plan: Plan) -> str:

@@ -550,7 +550,7 @@ class _Conversation:
                 return LastAnswer.RETRY
             if outcome is not Back.BACK or not remedying.taken:
                 return outcome
-            plan = remedying.undo(can_go_back=can_go_back)
+            plan = remedying.take(remedying.undo(), can_go_back=can_go_back)
 
     def _written(self, script: str | None, plan: Plan, reporter: Reporter) -> InitPlan:
         command = replace(self._command, script_args=self._wizard.named.script_args)
@@ -660,7 +660,6 @@ class _Conversation:
             if kept is not LastAnswer.WRITE:
                 return kept
             self._let_go |= {*losses}
-        planned = replace(planned, may_overwrite=bool(lost))
         if launch and plan.script is not None:
             try:
                 wizard.named.forget()
@@ -679,7 +678,7 @@ class _Conversation:
                 }
                 return self._refused(error, offers, config_path=planned.config_path)
         try:
-            write_init(planned)
+            write_init(planned, may_overwrite=bool(lost))
         except ZerowizError as error:
             return self._refused(error, {LastAnswer.FOLDER: True})
         return planned

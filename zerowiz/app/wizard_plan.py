@@ -61,8 +61,6 @@ class InitPlan(Struct, frozen=True, kw_only=True):
     """The config is the last: it is what all others are written for."""
     start: Start | None = None
     """None where nothing is launched."""
-    may_overwrite: bool = False
-    """Whether a person lets go of what zerowiz did not write."""
     program_file: ProgramFile | None = None
     """Where a program starts the job: its file."""
 
@@ -167,15 +165,19 @@ def with_start(planned: InitPlan, reporter: LaunchReporter) -> InitPlan:
     return replace(planned, start=start)
 
 
-def write_init(init_plan: InitPlan) -> None:
+def write_init(init_plan: InitPlan, *, may_overwrite: bool = False) -> None:
     """Write the files, then the answers.
+
+    Args:
+        init_plan: What is written.
+        may_overwrite: Whether a person lets go of what zerowiz did not write.
 
     Raises:
         ZerowizError: A file was changed by hand, or cannot be written.
     """
     files, options = init_plan.files, init_plan.plan.options
     answers = init_plan.answers()
-    write_files(files, force=init_plan.may_overwrite or options.force)
+    write_files(files, force=may_overwrite or options.force)
     if answers is not None:
         write_answers(answers)
 

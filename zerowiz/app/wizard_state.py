@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from zerowiz.app.resolve.resolved_job import (
 )
 from zerowiz.app.resolve.workload import check_words, keep_steps, splits
 from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
+from zerowiz.core import shell
 from zerowiz.core.decision.job import (
     Objective,
     list_shared,
@@ -190,7 +190,7 @@ def ask_words(person: Person, planned: InitPlan) -> Words | Back:
         more=_("Type them as in a shell: `{words}`", words=_usage(planned)),
     )
     answer = person.ask(question, check=lambda text: _check(planned, text))
-    return answer if isinstance(answer, Back) else _split(answer)
+    return answer if isinstance(answer, Back) else tuple(shell.split(answer))
 
 
 def _names(planned: InitPlan) -> str:
@@ -201,16 +201,6 @@ def _usage(planned: InitPlan) -> str:
     return " ".join(row.usage for row in planned.missing)
 
 
-def _split(text: str) -> Words:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(
-            f"not words of a shell: {error}",
-            "type them as in a shell, each quote closed: `--name 'my data'`",
-        ) from None
-
-
 def _check(planned: InitPlan, text: str) -> None:
     """See that nothing is missing any more.
 
@@ -218,7 +208,7 @@ def _check(planned: InitPlan, text: str) -> None:
         UsageError: Something is, or a quote has no end.
     """
     run = planned.plan.script
-    words = () if run is None else add_words(run.words, _split(text))
+    words = () if run is None else add_words(run.words, tuple(shell.split(text)))
     script = None if run is None else run.with_words(words)
     after = replace(planned, plan=replace(planned.plan, script=script))
     if after.missing:

@@ -395,7 +395,7 @@ def compare_plans(
         ZerowizError: One of them cannot be planned, or is for many machines.
         NoStrategyError: Nothing fits in either.
     """
-    other = changes(read_options(_split(words), "zerowiz plan"))
+    other = changes(read_options(shell.split(words), "zerowiz plan"))
     changed = replace(options, **other)
     if changed == options:
         raise UsageError(
@@ -423,14 +423,6 @@ def compare_plans(
         )
     if not (first or second):
         require_strategy(first.decided)
-
-
-def _split(words: str) -> list[str]:
-    try:
-        return shlex.split(words)
-    except ValueError as error:
-        why = str(error).lower()
-        raise UsageError(f"`$compare`: `{words}`: {why}") from error
 
 
 def _plan(

@@ -1,7 +1,9 @@
-"""Write words as a person can paste them into a shell, whatever letters are in them."""
+"""Write words as a person can paste them into a shell, and read what they typed as it does."""
 
 import shlex
 from collections.abc import Iterable
+
+from zerowiz.errors import UsageError
 
 # Write words as a person can paste them into a shell, whatever letters are in them.
 
@@ -25,6 +27,21 @@ def quote(word: object) -> str:
 def join(words: Iterable[object]) -> str:
     """A command of these words."""
     return " ".join(map(quote, words))
+
+
+def split(text: str) -> list[str]:
+    """The words of a line.
+
+    Raises:
+        UsageError: A quote in it has no end.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"not words of a shell ({str(error).lower()}): `{text}`",
+            "type them as in a shell, each quote closed: `--name 'my data'`",
+        ) from None
 
 
 def _escape(letter: str) -> str:

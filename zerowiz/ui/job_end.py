@@ -289,17 +289,12 @@ def candidates(runs: Sequence[ScriptMeasurement], stream: TextIO) -> None:
     """Every run that has ended, the fastest first: predicted beside measured."""
     off = N_("off by")
     headings = ("predicted", N_("peak in GiB"), off, "predicted", N_("step in s"), off)
-    rows = [_candidate(run) for run in sorted(runs, key=_took)]
+    # What is not known stands last.
+    rows = [_candidate(run) for run in sorted(runs, key=lambda run: run.step_seconds[1] or inf)]
     show_rows(stream, ("strategy", *headings), rows, ("predicted", off))
     if any(run.on_cpu for run in runs):
         say(stream, ROUGH_ON_CPU)
     say(stream, *(f"{run.name}: {outcome(run)}" for run in runs if run.end.status != 0))
-
-
-def _took(run: ScriptMeasurement) -> float:
-    """What is not known stands last."""
-    step = run.step_seconds[1]
-    return inf if step is None else step
 
 
 def script_run(run: ScriptMeasurement, stream: TextIO) -> None:

@@ -174,7 +174,9 @@ def _host(host: Host) -> str:
         "shm": None
         if host.shm_bytes is None
         else _("shared memory {shm_bytes}", shm_bytes=gib(host.shm_bytes)),
-        "memlock": None if lock is None else _("memlock {lock}", lock=_lock(lock)),
+        "memlock": None
+        if lock is None
+        else _("memlock {lock}", lock=_("unlimited") if lock == UNLIMITED_BYTES else small(lock)),
         "bf16": {True: _("computes bf16"), False: _("emulates bf16"), None: None}[
             host.computes_bf16
         ],
@@ -187,10 +189,6 @@ def _count(count: int | None, single: str, more: str) -> str | None:
     if count is None:
         return None
     return single if count == 1 else _(more, count=count)
-
-
-def _lock(size_bytes: int) -> str:
-    return _("unlimited") if size_bytes == UNLIMITED_BYTES else small(size_bytes)
 
 
 def _nic(nic: Nic) -> str:
