@@ -47,7 +47,6 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
     ),
     "it says what another error said, and where": frozenset(
         {
-            "`$compare`: `{}`: {}",
             "`{}`: {}",
             "given.fault",
         }
