@@ -41,7 +41,6 @@ from zerowiz.core.workload import (
     Trainer,
 )
 from zerowiz.errors import ExitCode
-from zerowiz.probe.model.trace import ATTENTION_KERNELS
 
 ROOT = Path(__file__).parents[1]
 
@@ -195,7 +194,6 @@ TABLES: Mapping[str, tuple[type[StrEnum], Collection[object]]] = {
     "a trainer": (Trainer, TRAINER_ROWS),
     "a class of a trainer": (Trainer, {row.trainer for row in TRAINERS.values()}),
     "an attention kernel": (Attention, ATTENTION_ROWS),
-    "an attention kernel of a trace": (Attention, ATTENTION_KERNELS),
     "a loss": (Loss, LOSS_ROWS),
     "an integration": (Integration, INTEGRATION_ROWS),
     "what an integration fills": (Integration, FILLED),
@@ -240,6 +238,7 @@ SELDOM = {
     "zerowiz.core.lint.linter",
     "zerowiz.core.machine.merge",
     "zerowiz.probe.model.trace",
+    "zerowiz.probe.model.traced_step",
     "zerowiz.app.machines.other_machine",
     "zerowiz.app.launch.multi_node",
 }

@@ -157,7 +157,7 @@ def kept_two_ways(row: Row) -> tuple[int, int] | None:
 
 def take_trace(row: Row) -> Traced:
     """A new trace of the run's micro-step; how long it took is no part of it."""
-    from zerowiz.probe.model.trace import trace_model
+    from zerowiz.probe.model.traced_step import trace_model
 
     return replace(trace_model(read_config_of(row), workload_of(row)), took_milliseconds=0)
 

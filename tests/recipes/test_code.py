@@ -713,22 +713,19 @@ ATTENTION_ROW = """\
         detail="that of torch, compiled",
         keeps_scores=False,
         takes_masks=False,
+        traced_as=(TRACED_FLASH, "sdpa", "eager"),
     ),
 """
-TRACE = "zerowiz/probe/model/trace.py"
 
 
 @pytest.mark.slow
-def test_an_attention_kernel_touches_its_row_its_trace_and_its_ranks(copied: Copy) -> None:
+def test_an_attention_kernel_touches_its_row_and_its_ranks(copied: Copy) -> None:
     recipe = read_recipes()["an attention kernel"]
 
     copied.insert(WORKLOAD, '    FLEX = "flex"\n', before='    EAGER = "eager"\n')
     assert set(recipe.tests) == copied.unfinished(recipe)
 
-    copied.insert_all(
-        (WORKLOAD, ATTENTION_ROW, "    Attention.EAGER: AttentionRow("),
-        (TRACE, '    Attention.FLEX: (_FLASH, "sdpa", "eager"),\n', "    Attention.EAGER: ("),
-    )
+    copied.insert(WORKLOAD, ATTENTION_ROW, before="    Attention.EAGER: AttentionRow(")
     copied.edit(RANKS, '"eager": "eager"}', '"flex": "flex_attention", "eager": "eager"}')
     fused = backward(copied, "--attention", "flash")
     assert fused == backward(copied, "--attention", "flex")

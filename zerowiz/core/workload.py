@@ -331,23 +331,33 @@ class AttentionRow(Struct, frozen=True, kw_only=True):
     """Whether the scores of all pairs of tokens are kept for backward."""
     takes_masks: bool
     """Whether it is given a mask where causality would not do; torch may run plain matmuls then."""
+    traced_as: tuple[str, ...]
+    """What a model is built with to trace it; the next where it does not support one."""
 
 
+# Without "flash" in the name: transformers would take that for a package to load.
+TRACED_FLASH = "zerowiz_fused"
 ATTENTION_ROWS: Mapping[Attention, AttentionRow] = {
     Attention.SDPA: AttentionRow(
-        names=("sdpa",), detail=N_("that of torch"), keeps_scores=False, takes_masks=True
+        names=("sdpa",),
+        detail=N_("that of torch"),
+        keeps_scores=False,
+        takes_masks=True,
+        traced_as=("sdpa", "eager"),
     ),
     Attention.FLASH: AttentionRow(
         names=("flash_attention_2", "flash_attention_3"),
         detail=N_("needs flash-attn"),
         keeps_scores=False,
         takes_masks=False,
+        traced_as=(TRACED_FLASH, "sdpa", "eager"),
     ),
     Attention.EAGER: AttentionRow(
         names=("eager",),
         detail=N_("keeps the scores of all pairs"),
         keeps_scores=True,
         takes_masks=False,
+        traced_as=("eager",),
     ),
 }
 ATTENTION_NAMES: Mapping[Written, Attention] = {

@@ -12,7 +12,7 @@ from zerowiz.core.workload import Workload
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import Named, model_of
-from zerowiz.probe.model.trace import cache_path, can_trace, is_buildable, read_cached, trace_model
+from zerowiz.probe.model.trace import cache_path, can_trace, is_buildable, read_cached
 
 _NEEDS = "`pip install 'zerowiz[train]'`"
 
@@ -92,6 +92,11 @@ def _trace(config: Mapping[str, object], workload: Workload, environ: Mapping[st
     known = read_cached(path)
     if known is not None:
         return known
+    # Before all that takes long to load.
+    if not is_buildable(config):
+        raise UsageError(f"transformers has no model for `{config.get('model_type')}`")
+    from zerowiz.probe.model.traced_step import trace_model
+
     traced = trace_model(config, workload)
     # A home that cannot be written costs the next trace some seconds, nothing else.
     with suppress(ZerowizError):
