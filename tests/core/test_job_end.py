@@ -17,11 +17,11 @@ from zerowiz.core.job_end import (
     PredictedFigures,
     RankEnd,
     RunRecord,
+    RunSummary,
     died_for,
     judge,
     last_error,
     parse_end,
-    parse_record,
     plain_status,
     render_record,
 )
@@ -33,7 +33,7 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy_types import Strategy
-from zerowiz.core.structs import replace
+from zerowiz.core.structs import decode, replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.script.read_script import parse_script, read_script
 
@@ -202,7 +202,7 @@ RUNS = AttemptRecord(
     predicted=PredictedFigures(peak_bytes=9),
 )
 FIRST = RankEnd(
-    rank=3, host="n2", status=1, ended_at=7.0, cuda_oom=True, tail=("no",), log="rank-3.log"
+    rank=3, host="n2", status=1, ended_at=7.0, memory=MemoryKind.GPU, tail=("no",), log="rank-3.log"
 )
 DIED = replace(
     RUNS,
@@ -239,7 +239,7 @@ def test_a_run_lasts_from_its_first_attempt_to_its_last() -> None:
 def test_what_was_predicted_and_measured_is_read_again() -> None:
     measured = MeasuredFigures(ranks=2, peak_bytes=7, step_seconds=0.5)
     text = render_record(replace(RECORD, attempts=(replace(DIED, measured=measured), RUNS)))
-    died, runs = parse_record(json.loads(text), "zerowiz-run.json").attempts
+    died, runs = decode(RunSummary, json.loads(text), "zerowiz-run.json").attempts
     assert (RUNS.predicted, measured) == (died.predicted, died.measured)
     assert died.end is not None
     assert (1, Cause.CUDA_OOM) == (died.end.status, died.end.cause)
@@ -250,7 +250,7 @@ def test_a_record_without_predictions_is_refused_by_name() -> None:
     content = json.loads(render_record(RECORD))
     del content["attempts"][0]["predicted"]
     with pytest.raises(UsageError, match=r"`zerowiz-run\.json"):
-        parse_record(content, "zerowiz-run.json")
+        decode(RunSummary, content, "zerowiz-run.json")
 
 
 # From where a restarted script goes on, and with which words.
@@ -377,7 +377,7 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "left with the status of a kill": ((TERMINATED, end(1, 137, at=5, exited=True)), 137, None, None, (137, "failed")),
     "left with the status of a crash, after another's error": ((end(0, 1, at=5.5, failed_at=5.2), end(1, 139, at=5.4, exited=True)), 1, None, None, (1, "failed")),
     "killed from outside": ((TERMINATED, end(1, 137, at=5)), 247, None, None, (137, "killed")),
-    "killed for memory": ((TERMINATED, end(1, 137, at=5, host_oom=True)), 247, None, None, (137, "host_oom")),
+    "killed for memory": ((TERMINATED, end(1, 137, at=5, memory=MemoryKind.HOST)), 247, None, None, (137, "host_oom")),
     "killed, its peer's error showed before": ((end(0, 1, at=6, failed_at=4.5), end(1, 137, at=5)), 247, None, None, (137, "killed")),
     "killed with its watcher, its peer's error showed before": ((end(0, 1, at=6, failed_at=4.5), end(1, None, at=5.2)), 247, None, None, (137, "killed")),
     "killed with its watcher, and missed only when its peer was gone": ((end(0, 1, at=6, failed_at=5.2), end(1, None, at=6.3)), 247, None, None, (137, "killed")),
@@ -388,12 +388,12 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "killed after another's error, and stopped": ((end(0, 3, at=6, failed_at=2), end(1, 139, at=5.2)), 3, 15, 5.0, (3, "failed")),
     "killed as soon as another was gone": ((end(0, 1, at=5.2, failed_at=5), end(1, 137, at=5.4)), 1, None, None, (1, "failed")),
     "told to end while it unwound": ((end(0, 143, at=9, failed_at=4), end(1, 1, at=6, failed_at=5)), 1, None, None, (1, "failed")),
-    "told to end while it unwound for memory": ((end(0, 143, at=9, failed_at=6, cuda_oom=True), end(1, 1, at=6, failed_at=5)), 1, None, None, (1, "cuda_oom")),
+    "told to end while it unwound for memory": ((end(0, 143, at=9, failed_at=6, memory=MemoryKind.GPU), end(1, 1, at=6, failed_at=5)), 1, None, None, (1, "cuda_oom")),
     "killed after the grace, for another's error": ((end(0, 1, at=6, failed_at=5), end(1, 137, at=7)), 1, None, None, (1, "failed")),
     "aborted, as it ended for its error": ((end(0, 1, at=6, failed_at=5.1), end(1, 134, at=5, failed_at=4)), 250, None, None, (134, "failed")),
     "aborted, for a peer's error": ((end(0, 1, at=6, failed_at=4), end(1, 134, at=5)), 1, None, None, (1, "failed")),
     "aborted": ((TERMINATED, end(1, 134, at=5)), 250, None, None, (134, "killed")),
-    "memory, after another lost its peer": ((end(0, 1, at=4), end(1, 1, at=5, cuda_oom=True)), 1, None, None, (1, "cuda_oom")),
+    "memory, after another lost its peer": ((end(0, 1, at=4), end(1, 1, at=5, memory=MemoryKind.GPU)), 1, None, None, (1, "cuda_oom")),
     "killed with its watcher": ((TERMINATED, end(1, None, at=9)), 247, None, None, (137, "killed")),
     "killed with its watcher, the launcher told to end": ((TERMINATED, end(1, None, at=9)), 241, None, None, (143, "killed")),
     "lost, and the launcher lost with it": ((end(0, None), end(1, None)), 0, None, None, (137, "killed")),
@@ -402,7 +402,7 @@ TABLE: dict[str, tuple[tuple[RankEnd, ...], int, int | None, float | None, tuple
     "deepspeed killed, the ranks saved": ((end(0, 0, asked_at=0), end(1, 0, asked_at=0)), -9, None, None, (137, "launcher")),
     "deepspeed killed, a peer lost its connection before it was told": ((end(0, 143, at=5.3, asked_at=5.1), end(1, 1, at=5.4, failed_at=5.2)), -9, None, None, (137, "launcher")),
     "deepspeed killed, a peer lost its connection and was told then": ((end(0, 143, at=5.3, asked_at=5.1), end(1, 1, at=5.4, failed_at=5.2, asked_at=5.3)), -9, None, None, (137, "launcher")),
-    "told to end for another, after it had run out": ((end(0, 1, at=5), end(1, 1, at=9, failed_at=4, asked_at=5.2, cuda_oom=True)), 1, None, None, (1, "cuda_oom")),
+    "told to end for another, after it had run out": ((end(0, 1, at=5), end(1, 1, at=9, failed_at=4, asked_at=5.2, memory=MemoryKind.GPU)), 1, None, None, (1, "cuda_oom")),
     "killed after the grace, for its launcher": ((end(0, None, at=9, asked_at=8), end(1, 137, at=8.1, asked_at=8)), 2, None, None, (2, "launcher")),
     "all ended well, and the launcher's output was not read": ((VERDICT_WELL, end(1, 0)), 120, None, None, (0, "finished")),
     "killed with its watcher on another host, whose others were told": ((TERMINATED, end(2, None, at=30, host="b"), end(3, 143, at=9, asked_at=8, host="b")), 247, None, None, (137, "killed")),
@@ -445,8 +445,7 @@ ENDS = st.lists(
         st.floats(0, 100),
         asked_at=st.none() | st.floats(0, 100),
         raised=st.booleans(),
-        cuda_oom=st.booleans(),
-        host_oom=st.booleans(),
+        memory=st.sampled_from((None, *MemoryKind)),
         failed_at=st.none() | st.floats(0, 100),
     ),
     max_size=4,
@@ -516,7 +515,7 @@ ABORTED = {"tail": ["terminate called after throwing an instance of 'c10::DistBa
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, {"cuda_oom": True, "tail": tuple(TAIL)}),
+        ({}, {"memory": MemoryKind.GPU, "tail": tuple(TAIL)}),
         ({"tail": [str(n) for n in range(200)]}, {"tail": tuple(map(str, range(160, 200)))}),
         # It is dated by the error that it came of; a child of the rank may have said it.
         ({"failed_at": 10.0}, {"since": 10.0}),
@@ -527,16 +526,16 @@ ABORTED = {"tail": ["terminate called after throwing an instance of 'c10::DistBa
         # An error of long ago was caught: the script said so, and went on.
         (
             {"status": 85, "ended_at": 5000.0},
-            {"since": 5000.0, "failed_at": None, "raised": False, "cuda_oom": False},
+            {"since": 5000.0, "failed_at": None, "raised": False, "memory": None},
         ),
-        ({"status": 1, "ended_at": 200.0}, {"cuda_oom": True}),
+        ({"status": 1, "ended_at": 200.0}, {"memory": MemoryKind.GPU}),
         # Who is ended while it unwinds has failed.
         *(
             ({**BY_SIGNAL, "status": status, **UNWINDING, **more}, expected)
             for status in (134, 139, 143)
             for more, expected in (
-                ({}, {"since": 15.0, "raised": True, "cuda_oom": True}),
-                ({"told_at": 14.0}, {"cuda_oom": False}),
+                ({}, {"since": 15.0, "raised": True, "memory": MemoryKind.GPU}),
+                ({"told_at": 14.0}, {"memory": None}),
                 # Long before, it was caught.
                 ({"failed_at": 5.0}, {"since": 20.0, "failed_at": None}),
             )
@@ -545,18 +544,18 @@ ABORTED = {"tail": ["terminate called after throwing an instance of 'c10::DistBa
         *(
             (
                 {"exited": status == 0, "status": status, "failed_at": 5.0},
-                {"cuda_oom": False, "host_oom": False},
+                {"memory": None},
             )
             for status in (0, 129, 130, 137, 143)
         ),
         # A kill is for memory where the kernel counted one.
-        ({**BY_SIGNAL, "status": 137, "oom_killed": True}, {"host_oom": True}),
-        ({**BY_SIGNAL, "status": 137}, {"host_oom": False}),
-        ({"tail": WORKER, "oom_killed": True}, {"host_oom": True}),
-        ({"tail": WORKER}, {"host_oom": False, "raised": True}),
+        ({**BY_SIGNAL, "status": 137, "oom_killed": True}, {"memory": MemoryKind.HOST}),
+        ({**BY_SIGNAL, "status": 137}, {"memory": None}),
+        ({"tail": WORKER, "oom_killed": True}, {"memory": MemoryKind.HOST}),
+        ({"tail": WORKER}, {"memory": None, "raised": True}),
         # `sys.exit(137)` is an end that the script chose.
-        ({"status": 137, "oom_killed": True, "tail": []}, {"host_oom": False, "exited": True}),
-        ({"status": 1, "oom_killed": True}, {"host_oom": False}),
+        ({"status": 137, "oom_killed": True, "tail": []}, {"memory": None, "exited": True}),
+        ({"status": 1, "oom_killed": True}, {"memory": MemoryKind.GPU}),
     ],
 )
 def test_the_report_of_a_rank_is_read(

@@ -142,7 +142,7 @@ def known_by(
     seconds = median_of(rows.get(live.id, ()))
     time = live.evaluated.step_time
     if seconds is not None and time is not None:
-        step = MeasuredStep(predicted=time, measured_seconds=seconds)
+        step = MeasuredStep(terms=time.terms, measured_seconds=seconds)
         calibration = calibrate([step], call_seconds)
         measured = choose(replace(live_input, calibration=calibration))
         assert measured is not None

@@ -87,7 +87,7 @@ def _calibration_of(samples: Sequence[Sample]) -> Calibration | None:
         ),
     )
     known = [
-        MeasuredStep(predicted=predicted, measured_seconds=each.measured_seconds)
+        MeasuredStep(terms=predicted.terms, measured_seconds=each.measured_seconds)
         for each in fitted
         if (predicted := each.predict(calibration=host_only)) is not None
     ]

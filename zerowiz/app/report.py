@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from zerowiz.core import shell
-from zerowiz.core.job_end import FILE_NAME, RunSummary, measure_run, parse_record
-from zerowiz.core.structs import parse_json, replace
+from zerowiz.core.job_end import FILE_NAME, RunSummary, measure_run
+from zerowiz.core.structs import decode, parse_json, replace
 from zerowiz.emit.processes import is_gone, read_measured
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import read_named
@@ -24,7 +24,7 @@ def read_run(folder: Path) -> RunSummary:
             f"`{shell.join(['zerowiz', 'report', folder.parent])}`",
         )
     try:
-        summary = parse_record(parse_json(read_named(path)), str(path))
+        summary = decode(RunSummary, parse_json(read_named(path)), str(path))
     except FileNotFoundError as error:
         raise ZerowizError(
             f"no supervised launch was recorded here: there is no `{path}`",

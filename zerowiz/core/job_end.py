@@ -21,13 +21,12 @@ from zerowiz.core.speed.costs import (
     Calibration,
     Costs,
     MeasuredStep,
-    StepTime,
     Term,
     TermKind,
     calibrate,
 )
 from zerowiz.core.strategy_types import Strategy
-from zerowiz.core.structs import decode, encode, replace
+from zerowiz.core.structs import encode, replace
 
 
 class PredictedFigures(Struct, frozen=True, kw_only=True):
@@ -211,6 +210,9 @@ class Cause(StrEnum):
     """A node no longer answers."""
 
 
+_WANT_OF = {MemoryKind.GPU: Cause.CUDA_OOM, MemoryKind.HOST: Cause.HOST_OOM}
+
+
 class RankEnd(Struct, frozen=True, kw_only=True):
     """How one rank ended."""
 
@@ -228,8 +230,8 @@ class RankEnd(Struct, frozen=True, kw_only=True):
     """Whether its stderr shows an uncaught error."""
     exited: bool = False
     """Whether it chose the status itself: after `sys.exit(137)` there was no SIGKILL."""
-    cuda_oom: bool = False
-    host_oom: bool = False
+    memory: MemoryKind | None = None
+    """What it ran out of."""
     tail: tuple[str, ...] = ()
     """The last lines of its stderr."""
     log: str = ""
@@ -286,8 +288,7 @@ def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
         asked_at=asked_at,
         raised=bool(error),
         exited=exited,
-        cuda_oom=memory is MemoryKind.GPU,
-        host_oom=memory is MemoryKind.HOST or (killed and bool(content["oom_killed"])),
+        memory=memory or (MemoryKind.HOST if killed and content["oom_killed"] else None),
         tail=lines[-_TAIL_LINES:],
         log=log,
     )
@@ -323,7 +324,7 @@ def judge(
     early = [end for end in culprits if end.since < (stopped_at or 0.0) - _SLACK_S]
     whole = len(ends) >= ranks and all(end.asked_at is None for end in ends)
     # No rank runs out of memory because another one has ended.
-    out_of_memory = [end for end in culprits if end.cuda_oom or end.host_oom]
+    out_of_memory = [end for end in culprits if end.memory is not None]
     first = next(iter((*out_of_memory, *culprits, *failed)), None)
     if not failed and launcher_status in {0, STDOUT_UNREAD} and whole:
         status, cause = 0, Cause.FINISHED
@@ -408,10 +409,8 @@ def _judge_rank(
     elif status == _TERMINATED:
         # SIGTERM came while Python unwound; without it Python would have ended with 1.
         status = 1
-    if end.cuda_oom:
-        return status, Cause.CUDA_OOM
-    if end.host_oom:
-        return status, Cause.HOST_OOM
+    if end.memory is not None:
+        return status, _WANT_OF[end.memory]
     # A rank with an error has failed, whatever signal came while it unwound.
     killed = status > SIGNALLED and not end.exited and end.failed_at is None
     return status, Cause.KILLED if killed else Cause.FAILED
@@ -559,19 +558,6 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptSummary, ...]
 
 
-def parse_record(content: object, path: str) -> RunSummary:
-    """The record of a run, as `render_record` wrote it.
-
-    Args:
-        content: Its JSON.
-        path: What errors call it.
-
-    Raises:
-        UsageError: It is no record, or that of a release that kept no predictions.
-    """
-    return decode(RunSummary, content, path)
-
-
 def encode_summary(summary: RunSummary) -> dict[str, object]:
     """The summary as `report --json` prints it."""
     attempts = [encode(attempt) for attempt in summary.attempts]
@@ -601,7 +587,7 @@ def decide_again(decision: Decision, strategy: Strategy, memory: MemoryKind) -> 
 
 
 # The memory that was too small, by the cause of an end; another strategy helps for no other cause.
-_MEMORY = {Cause.CUDA_OOM: MemoryKind.GPU, Cause.HOST_OOM: MemoryKind.HOST}
+_MEMORY = {cause: memory for memory, cause in _WANT_OF.items()}
 
 
 def memory_of(cause: Cause, *, lives_on_host: bool) -> MemoryKind | None:
@@ -786,15 +772,7 @@ class KeptRun(Struct, frozen=True, kw_only=True):
             Term(kind=TermKind(kind), exposed_seconds=seconds, formula="")
             for kind, seconds in self.predicted_seconds.items()
         )
-        seconds = sum(self.predicted_seconds.values())
-        predicted = StepTime(
-            terms=terms,
-            expected_seconds=seconds,
-            low_seconds=seconds,
-            high_seconds=seconds,
-            tokens=0,
-        )
-        return MeasuredStep(predicted=predicted, measured_seconds=self.measured_seconds)
+        return MeasuredStep(terms=terms, measured_seconds=self.measured_seconds)
 
 
 class MachineResults(Struct, frozen=True, kw_only=True):
@@ -864,11 +842,7 @@ def keep_run(
     machine = replace(job.machine, host=host)
     bare = replace(job, machine=machine, calibration=None)
     predicted = evaluate(bare, strategy).step_time
-    terms: dict[str, float] = {}
-    for term in () if predicted is None else predicted.terms:
-        # The run flushed nothing, however near it came to its limit.
-        if term.kind is not TermKind.ALLOCATOR:
-            terms[term.kind.value] = terms.get(term.kind.value, 0.0) + term.exposed_seconds
+    terms = () if predicted is None else predicted.terms
     said = {
         "model": job.model.name.rstrip("/").rpartition("/")[2],
         "params": job.model.params,
@@ -881,6 +855,11 @@ def keep_run(
         setting=json.loads(json.dumps(encode(said))),
         formulas=formulas,
         measured_seconds=step_seconds,
-        predicted_seconds=terms,
+        # The run flushed nothing, however near it came to its limit.
+        predicted_seconds={
+            term.kind.value: term.exposed_seconds
+            for term in terms
+            if term.kind is not TermKind.ALLOCATOR
+        },
         python_call_seconds=read,
     )

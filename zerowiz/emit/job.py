@@ -307,7 +307,7 @@ class SupervisedJob:
         for number, at in self.killed_at.items():
             if number in ends and ends[number].status == KILLED:
                 asked_at = ends[number].asked_at or at
-                ends[number] = replace(ends[number], asked_at=asked_at, host_oom=False)
+                ends[number] = replace(ends[number], asked_at=asked_at, memory=None)
         expected = set(ranks) if self.watch.local_ranks is None else {*self.watch.local_ranks}
         now = time.time()
         lost = [

@@ -306,7 +306,7 @@ _CALIBRATION_ROUNDS, _SETTLED = 20, 1e-6
 class MeasuredStep(Struct, frozen=True, kw_only=True):
     """What was predicted of a setting without calibration, and what it really took."""
 
-    predicted: StepTime
+    terms: tuple[Term, ...]
     measured_seconds: float
 
 
@@ -347,7 +347,7 @@ def calibrate(
     steps = [step for step in measured if step.measured_seconds > 0]
     if not steps:
         return None
-    logs = {term.kind: 0.0 for step in steps for term in step.predicted.terms}
+    logs = {term.kind: 0.0 for step in steps for term in step.terms}
     for _ in range(_CALIBRATION_ROUNDS):
         before, logs = logs, _fit(steps, logs)
         if all(abs(logs[kind] - before[kind]) < _SETTLED for kind in logs):
@@ -368,7 +368,7 @@ def _fit(steps: Sequence[MeasuredStep], around: Mapping[TermKind, float]) -> dic
     variance = {(a, b): _PRIOR**2 if a is b else 0.0 for a in around for b in around}
     for step in steps:
         seconds = dict.fromkeys(around, 0.0)
-        for term in step.predicted.terms:
+        for term in step.terms:
             seconds[term.kind] += term.exposed_seconds * math.exp(around[term.kind])
         total = sum(seconds.values())
         shares = {kind: part / total for kind, part in seconds.items()}
