@@ -7,7 +7,7 @@ so one more never narrows.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -127,6 +127,7 @@ class Doubt(Struct, frozen=True, kw_only=True):
     rate: float = 0
     """Of the whole peak, to either side."""
     parts: Stretch = _NONE
+    """Of single allocations; no two doubts stretch the same kind."""
 
 
 # Plain full training at stages 0 to 2 where segments can expand, once the cuts are counted: at most
@@ -372,26 +373,13 @@ DOUBTS: Sequence[Doubt] = (
 )
 
 
-def _product(stretches: Iterable[Stretch]) -> Stretch:
-    factors: dict[AllocationKind, tuple[float, float]] = {}
-    for stretch in stretches:
-        for kind, (least, most) in stretch.items():
-            before = factors.get(kind, (1, 1))
-            factors[kind] = (before[0] * least, before[1] * most)
-    return factors
-
-
 def _stretched(moment: Moment, stretch: Stretch) -> tuple[int, int]:
     """The least and the most that a moment may take."""
     least = most = 0
     for allocation in moment:
-        size_bytes, factors = allocation.size_bytes, stretch.get(allocation.kind)
-        if factors is None:
-            least += size_bytes
-            most += size_bytes
-        else:
-            least += math.ceil(size_bytes * factors[0])
-            most += math.ceil(size_bytes * factors[1])
+        to_least, to_most = stretch.get(allocation.kind, (1, 1))
+        least += math.ceil(allocation.size_bytes * to_least)
+        most += math.ceil(allocation.size_bytes * to_most)
     return least, most
 
 
@@ -418,16 +406,11 @@ UNCOUNTED: Mapping[Uncounted, Callable[[Job, Strategy], object]] = MappingProxyT
 
 
 # What shows something that is not counted, where that is not a run of the job.
-_COUNTED_BY: Mapping[Uncounted, SettledBy] = MappingProxyType(
-    {Uncounted.WRAPPED_MODEL: SettledBy.TRACE}
-)
-
-
 def settled_by(job: Job, interval: Interval) -> SettledBy:
     """The cheapest way to know whether a strategy with this interval fits."""
-    needed = {_COUNTED_BY.get(what, SettledBy.RUN) for what in interval.uncounted}
-    if needed:
-        return SettledBy.RUN if SettledBy.RUN in needed else needed.pop()
+    if interval.uncounted:
+        by_trace = {Uncounted.WRAPPED_MODEL}.issuperset(interval.uncounted)
+        return SettledBy.TRACE if by_trace else SettledBy.RUN
     if job.model.source is ModelSource.SIZE:
         return SettledBy.CONFIG
     untraced = {Assumption.GUESSED, Assumption.NEW_FAMILY} & {*interval.assumptions}
@@ -451,7 +434,7 @@ def find_interval(
     doubts = [doubt for doubt in DOUBTS if doubt.holds(job, strategy)]
     rate = _RATE + sum(doubt.rate for doubt in doubts)
 
-    stretch = _product(doubt.parts for doubt in doubts)
+    stretch = {kind: factors for doubt in doubts for kind, factors in doubt.parts.items()}
 
     def highest_bytes(most_bytes: int) -> int:
         return math.ceil(most_bytes * (1 + rate))

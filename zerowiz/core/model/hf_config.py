@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from typing import cast
 
 from zerowiz.core.model.families import FAMILIES, NEVER, Family, Slot, Spec
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
@@ -138,23 +139,20 @@ class _Facts:
             raise self._refuse(spelling, value, f"a count of at most {at_most:,}")
         return value
 
-    def flag(self, key: str) -> bool:
+    def _typed(self, key: str, wanted: str, *kinds: type) -> object:
         spelling, value = self._read(key)
-        if not isinstance(value, bool | None):
-            raise self._refuse(spelling, value, "true or false")
-        return bool(value)
+        if type(value) not in kinds:
+            raise self._refuse(spelling, value, wanted)
+        return value
+
+    def flag(self, key: str) -> bool:
+        return bool(self._typed(key, "true or false", bool, type(None)))
 
     def number(self, key: str) -> float:
-        spelling, value = self._read(key)
-        if not isinstance(value, int | float | None) or isinstance(value, bool):
-            raise self._refuse(spelling, value, "a number")
-        return float(value or 0)
+        return cast("float", self._typed(key, "a number", int, float, type(None)) or 0)
 
     def word(self, key: str) -> str:
-        spelling, value = self._read(key)
-        if not isinstance(value, str):
-            raise self._refuse(spelling, value, "a word")
-        return value
+        return str(self._typed(key, "a word", str))
 
     def pair(self, key: str) -> tuple[int, int]:
         """Height and width; one number means both."""
@@ -167,10 +165,7 @@ class _Facts:
                 raise self._refuse(spelling, value, "a height and a width")
 
     def listed(self, key: str) -> list[object] | None:
-        spelling, value = self._read(key)
-        if not isinstance(value, list | None):
-            raise self._refuse(spelling, value, "a list of layers")
-        return value
+        return cast("list[object] | None", self._typed(key, "a list of layers", list, type(None)))
 
     def indices(self, key: str) -> frozenset[int]:
         return frozenset(index for index in self.listed(key) or () if isinstance(index, int))
