@@ -55,11 +55,7 @@ def test_hosts_are_expanded_as_slurm_does(text: str, hosts: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        *("", ",", "n1,", "n1,,n2", "n[", "n[]", "n[1-]", "n[2-1]", "n]1[", "n[1-2", "n[a-b]"),
-        # A list without end is refused at once.
-        *("n[1][", "n[0-999999999]", "n[0-999]x[0-999]y[0-999]z[0-999]"),
-    ],
+    ["", ",", "n1,", "n1,,n2", "n[", "n[]", "n[2-1]", "n]1[", "n[1-2", "n[a-b]", "n[1]["],
 )
 def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a list of hosts"):

@@ -102,6 +102,18 @@ def _has_below(key: str, leaves: Section) -> bool:
     return any(other.startswith(f"{key}.") for other in leaves)
 
 
+def value_at(values: object, key: str) -> object:
+    """The value of a key, by its path with dots; None where there is none.
+
+    Example:
+        >>> value_at({"bf16": {"enabled": True}}, "bf16.enabled")
+        True
+    """
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
 def section_of(values: Section, key: str) -> Section:
     """The section under a key; empty where there is no section."""
     value = values.get(key)

@@ -15,6 +15,7 @@ from zerowiz.core.dsconfig.merge import (
     says_precision,
     section_of,
     truth_of,
+    value_at,
 )
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
 from zerowiz.core.structs import MOST_COUNT, replace
@@ -157,14 +158,10 @@ _OFFLOADS = ("offload_optimizer", "offload_param")
 _NVME = "nvme"
 
 
-def _device(zero: Mapping[str, object], key: str) -> object:
-    return section_of(zero, key).get("device")
-
-
 def _nvme(zero: Mapping[str, object]) -> NvmeBuffers | None:
     """The buffers of what it offloads to NVMe; None where nothing is."""
     optimizer, param = (section_of(zero, key) for key in _OFFLOADS)
-    swaps_optimizer, swaps_params = (_device(zero, key) == _NVME for key in _OFFLOADS)
+    swaps_optimizer, swaps_params = (value_at(zero, f"{key}.device") == _NVME for key in _OFFLOADS)
     if not (swaps_optimizer or swaps_params):
         return None
     d, count = NvmeBuffers(), "buffer_count"
@@ -177,7 +174,7 @@ def _nvme(zero: Mapping[str, object]) -> NvmeBuffers | None:
 
 
 def _leaves(zero: Mapping[str, object], key: str) -> bool:
-    return _device(zero, key) in {"cpu", _NVME}
+    return value_at(zero, f"{key}.device") in {"cpu", _NVME}
 
 
 def _offload(zero: Mapping[str, object], stage: int) -> OffloadChoice:

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from zerowiz.core.dsconfig.merge import TRUTHS, ZERO, truth_of
+from zerowiz.core.dsconfig.merge import TRUTHS, ZERO, truth_of, value_at
 from zerowiz.core.structs import Count, decode
 
 # Define the classes that the `type` of an optimizer or a scheduler names, and what they take.
@@ -334,18 +334,6 @@ PARALLEL_KEYS: Mapping[str, str] = {
 """The keys by which ranks share a tensor, a sequence or experts, and what that is called."""
 PLANNED_KEYS = frozenset({"tensor_parallel.autotp_size", "expert_parallel.enabled"})
 """Those of a file that a plan reads, where the file is a config."""
-
-
-def value_at(values: object, key: str) -> object:
-    """The value of a key, by its path with dots; None where there is none.
-
-    Example:
-        >>> value_at({"bf16": {"enabled": True}}, "bf16.enabled")
-        True
-    """
-    for name in key.split("."):
-        values = values.get(name) if isinstance(values, Mapping) else None
-    return values
 
 
 def shares_work(values: object, key: str) -> bool:

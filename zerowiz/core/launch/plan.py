@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import chain, islice
+from itertools import product
 
 from msgspec import Struct
 
@@ -451,9 +451,9 @@ DeepSpeed sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself 
 """
 
 # Slurm, slurm.conf(5), NodeName: words between commas, with numbers in brackets whose leading zeros
-# are kept. MAX_RANGE of src/common/hostlist.c: Slurm itself expands no more hosts.
-_WORDS = re.compile(r"[^,\[\]]*(?:\[[\d,-]+\][^,\[\]]*)*", re.ASCII)
-_MOST_HOSTS = 65_536
+# are kept.
+_WORDS = re.compile(r"(?:[^,\[\]]+|\[[\d,-]+\])+", re.ASCII)
+_PARTS = re.compile(r"\[[^\]]+\]|[^\[]+")
 
 
 class NodeRank(Struct, frozen=True, kw_only=True):
@@ -487,12 +487,14 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     Raises:
         UsageError: The text is no such list.
     """
-    words = [word for word in _WORDS.findall(text) if word]
+    words = _WORDS.findall(text)
     try:
-        hosts = tuple(islice(chain.from_iterable(map(_expand, words)), _MOST_HOSTS + 1))
+        # The number in the last bracket changes fastest.
+        each = (product(*map(_names, _PARTS.findall(word))) for word in words)
+        hosts = tuple("".join(names) for word in each for names in word)
     except ValueError:
         hosts = ()
-    if ",".join(words) != text or not 0 < len(hosts) <= _MOST_HOSTS:
+    if ",".join(words) != text or not hosts:
         raise UsageError(
             f"`{text:.60}` is not a list of hosts as SLURM writes it",
             'compare it with `scontrol show hostnames "$SLURM_JOB_NODELIST"`',
@@ -500,21 +502,15 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     return hosts
 
 
-def _expand(word: str) -> Iterator[str]:
-    """The hosts of one word with brackets; the number in the last bracket changes fastest."""
-    before, bracket, rest = word.partition("[")
-    if not bracket:
-        yield word
+def _names(part: str) -> Iterator[str]:
+    """A part of a word, or each number in its brackets."""
+    if not part.startswith("["):
+        yield part
         return
-    ranges, _, rest = rest.partition("]")
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        numbers = range(int(first), int(last or first) + 1)
-        if part[-1:] == "-" or not numbers:
-            raise ValueError(part)
-        for number in numbers:
-            for end in _expand(rest):
-                yield f"{before}{number:0{len(first)}d}{end}"
+    for numbers in part[1:-1].split(","):
+        first, _, last = numbers.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            yield f"{number:0{len(first)}d}"
 
 
 def slots_of(machine: Machine) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ the order of their answers does not matter.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import multimode
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from zerowiz.core.machine.types import (
     Network,
     NetworkKind,
     PcieSlot,
+    if_known,
     least,
     with_gpus,
 )
@@ -230,7 +232,9 @@ def _merge_machines(machines: Sequence[Machine]) -> Machine:
         left_out=_shared((machine.left_out for machine in machines), ()),
         host=_merge_hosts([machine.host for machine in machines]),
         network=_merge_networks(equal),
-        driver_version=_oldest(machine.driver_version for machine in machines),
+        driver_version=if_known(
+            (machine.driver_version for machine in machines), partial(min, key=numbers_in)
+        ),
         cuda_version=least(machine.cuda_version for machine in machines),
         allocation=_shared((machine.allocation for machine in machines), None),
         notes=_shared_notes(machines),
@@ -256,13 +260,12 @@ def _number(gpu: Gpu) -> tuple[int, int, int]:
 
 def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
     capabilities = [g.compute_capability for g in gpus if g.compute_capability is not None]
-    reserved = [g.reserved_bytes for g in gpus if g.reserved_bytes is not None]
     return Gpu(
         index=gpus[0].index,
         name=max(multimode(gpu.name for gpu in gpus)),
         uuid=_shared((gpu.uuid for gpu in gpus), None),
         total_bytes=least(gpu.total_bytes for gpu in gpus),
-        reserved_bytes=max(reserved) if len(reserved) == len(gpus) else None,
+        reserved_bytes=if_known((gpu.reserved_bytes for gpu in gpus), max),
         free_bytes=least(gpu.free_bytes for gpu in gpus),
         # An unknown one counts as new, so that it does not hide a known old one.
         compute_capability=min(capabilities, default=None),
@@ -316,7 +319,7 @@ def _merge_hosts(hosts: Sequence[Host]) -> Host:
         available_bytes=tightest.available_bytes,
         available_by=tightest.available_by,
         cores=least(host.cores for host in hosts),
-        python_call_seconds=_largest(host.python_call_seconds for host in hosts),
+        python_call_seconds=if_known((host.python_call_seconds for host in hosts), max),
         numa_nodes=least(host.numa_nodes for host in hosts),
         shm_bytes=least(host.shm_bytes for host in hosts),
         memlock_bytes=least(host.memlock_bytes for host in hosts),
@@ -325,19 +328,7 @@ def _merge_hosts(hosts: Sequence[Host]) -> Host:
     )
 
 
-def _largest(values: Iterable[float | None]) -> float | None:
-    """The largest; unknown where any is."""
-    known = [*values]
-    return None if None in known else max(filter(None, known), default=None)
-
-
 def _all_true(values: Iterable[bool | None]) -> bool | None:
     """False where any value is false, else unknown where any is, else true."""
     answers = set(values)
     return next((value for value in (False, None) if value in answers), True)
-
-
-def _oldest(versions: Iterable[str | None]) -> str | None:
-    releases = list(versions)
-    known = [version for version in releases if version is not None]
-    return min(known, key=numbers_in) if len(known) == len(releases) else None

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from enum import StrEnum
@@ -356,6 +356,7 @@ def _find_ring(gpus: Sequence[int], halves: Mapping[_Hop, int]) -> list[_Hop]:
 
 
 _Ordered = TypeVar("_Ordered", int, tuple[int, int])
+_Known = TypeVar("_Known")
 
 
 class Accelerator(StrEnum):
@@ -596,10 +597,18 @@ class Machine(Struct, frozen=True, kw_only=True):
         return capability is None or capability >= _BF16_CAPABILITY
 
 
+def if_known(
+    values: Iterable[_Known | None], join: Callable[[list[_Known]], _Known]
+) -> _Known | None:
+    """What joins at least one value; unknown where any of them is."""
+    items = [*values]
+    known = [item for item in items if item is not None]
+    return join(known) if len(known) == len(items) else None
+
+
 def least(values: Iterable[_Ordered | None]) -> _Ordered | None:
     """The smallest of at least one value; unknown where any of them is."""
-    items = [*values]
-    return None if None in items else min(items)  # type: ignore[type-var, return-value]
+    return if_known(values, min)
 
 
 def with_host_memory(machine: Machine, size_bytes: int) -> Machine:

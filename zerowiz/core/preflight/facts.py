@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.job import Job
-from zerowiz.core.dsconfig.merge import section_of
+from zerowiz.core.dsconfig.merge import section_of, value_at
 from zerowiz.core.findings import BadRelease
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script.facts import Resolver
@@ -81,7 +81,10 @@ def list_ops(
     """
     zero = section_of(config, "zero_optimization")
     ops = [*_optimizer_ops(config, zero, integration, own_optimizers, passes=passes_optimizer)]
-    if "nvme" in (_device(zero, "offload_optimizer"), _device(zero, "offload_param")):
+    if "nvme" in (
+        value_at(zero, "offload_optimizer.device"),
+        value_at(zero, "offload_param.device"),
+    ):
         ops += [PIN_MEMORY, ASYNC_IO]
     if zero.get("zero_quantized_weights") is True or zero.get("zero_quantized_gradients") is True:
         ops.append(QUANTIZER)
@@ -100,7 +103,7 @@ def _optimizer_ops(
     *,
     passes: bool,
 ) -> Iterator[Op]:
-    offloads = _device(zero, "offload_optimizer") not in (None, "none")
+    offloads = value_at(zero, "offload_optimizer.device") not in (None, "none")
     asked = section_of(config, "optimizer")
     if asked and not passes:
         kind, params = str(asked.get("type", "")).lower(), section_of(asked, "params")
@@ -119,10 +122,6 @@ def _optimizer_ops(
     for name in own_optimizers:
         if name in ops:
             yield replace(ops[name], likely=len(own_optimizers) > 1)
-
-
-def _device(zero: Values, key: str) -> object:
-    return section_of(zero, key).get("device")
 
 
 class Torch(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.machine.types import JobAllocation
+from zerowiz.core.machine.types import JobAllocation, if_known, least
 from zerowiz.probe.files import Files
 from zerowiz.probe.machine.host import parse_list
 
@@ -135,15 +135,13 @@ def parse_slurm(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation
 def parse_slurm_gpus(text: str) -> int | None:
     """The count in `8`, `h100:8` or `gpu:h100:8`, summed over `a100:2,v100:2`."""
     counts = [parse_count(part.rpartition(":")[2]) for part in text.split(",")]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return if_known(counts, sum)
 
 
 def parse_slurm_fewest(text: str) -> int | None:
     """The fewest tasks or cores on any node in `4(x2),3`."""
     counts = [parse_count(re.sub(r"\(x\d+\)$", "", part)) for part in text.split(",")]
-    known = [count for count in counts if count is not None]
-    return min(known) if len(known) == len(counts) else None
+    return least(counts)
 
 
 def parse_slurm_size(text: str) -> int | None:

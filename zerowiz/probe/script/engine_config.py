@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work, value_at
+from zerowiz.core.dsconfig.merge import value_at
+from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, shares_work
 from zerowiz.core.script.arguments import Scalar
 from zerowiz.core.script.facts import (
     SHARED_SEQUENCES,
