@@ -81,21 +81,17 @@ class Offers(Struct, frozen=True, kw_only=True):
     """The first reason why the job has no plan for a machine."""
 
 
-_Fitting = tuple[MachineCandidate, Decision, StrategyEstimate]
-
-
 class _Trial:
     """What is known of the machines that were tried."""
 
-    def __init__(self, decide: Decide, table: Sequence[GpuModel]) -> None:
-        self.decide = decide
-        self.table = table
+    def __init__(self, decide: Decide, table: Sequence[GpuModel], prices: PriceList) -> None:
+        self.decide, self.table, self.prices = decide, table, prices
         self.too_small: set[tuple[int, bool]] = set()
         """As many GPUs, with bf16 or without, of which larger ones were too small."""
         self.unasked: set[str] = set()
         """The GPUs of machines that the job cannot be asked of."""
 
-    def fitting(self, kind: MachineKind) -> Iterator[_Fitting]:
+    def fitting(self, kind: MachineKind) -> Iterator[Offer]:
         """The sizes of a kind that the job fits, the smallest first."""
         for size in kind.sizes:
             candidate = kind.build(size, self.table)
@@ -110,7 +106,13 @@ class _Trial:
                 self.too_small.add(many)
             chosen = decision.chosen
             if chosen is not None and chosen.runs:
-                yield candidate, decision, chosen
+                yield Offer(
+                    candidate=candidate,
+                    machine=decision.job.machine,
+                    workload=decision.job.workload,
+                    chosen=chosen,
+                    price_per_hour=self.prices.per_hour(candidate.machine, candidate.instance),
+                )
 
 
 def find_offers(
@@ -130,7 +132,7 @@ def find_offers(
         decide: What the flowchart says of a machine.
         prices: What a person said of prices.
     """
-    trial = _Trial(decide, table)
+    trial = _Trial(decide, table, prices)
     offers: list[Offer] = []
     fewest: dict[str, int] = {}
     too_small = unasked = 0
@@ -142,16 +144,15 @@ def find_offers(
         elif not fitting:
             too_small += 1
         else:
-            fewest[kind.gpu.name] = fitting[0][0].size.world_size
-        offers += (_offer(*fit, prices) for fit in fitting)
+            fewest[kind.gpu.name] = fitting[0].candidate.size.world_size
+        offers += fitting
     for kind in kinds:
         instance = kind.instance
         if instance is None:
             continue
         covered = fewest.get(kind.gpu.name, instance.gpus + 1) <= instance.gpus
         if not covered or prices.names(instance.name):
-            fitting = list(islice(trial.fitting(kind), 1))
-            offers += (_offer(*fit, prices) for fit in fitting)
+            offers += islice(trial.fitting(kind), 1)
     return Offers(
         offers=tuple(sorted(offers, key=_order)),
         kinds_without=too_small,
@@ -163,21 +164,6 @@ def find_offers(
             and not any(price.is_for(o.candidate.machine, o.candidate.instance) for o in offers)
         ),
         kinds=len(gpu_kinds),
-    )
-
-
-def _offer(
-    candidate: MachineCandidate,
-    decision: Decision,
-    chosen: StrategyEstimate,
-    prices: PriceList,
-) -> Offer:
-    return Offer(
-        candidate=candidate,
-        machine=decision.job.machine,
-        workload=decision.job.workload,
-        chosen=chosen,
-        price_per_hour=prices.per_hour(candidate.machine, candidate.instance),
     )
 
 

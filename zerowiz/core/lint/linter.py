@@ -27,7 +27,7 @@ from zerowiz.core.dsconfig.hjson import (
     parse,
     plain,
 )
-from zerowiz.core.dsconfig.merge import BATCH_KEYS
+from zerowiz.core.dsconfig.merge import BATCH_KEYS, TRUTHS
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.findings import Edit, Finding, Rule, Severity, errors_of, rules_of
 from zerowiz.core.lint import batch, keys, offload, optimizer, releases
@@ -49,8 +49,6 @@ from zerowiz.core.structs import replace
 
 _SLIP_RATE = 0.85
 # utils/environment.py, str_to_bool.
-_TRUE = frozenset({"y", "yes", "t", "true", "on", "1"})
-_FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
 _WHOLE = re.compile(r"[-+]?\d{1,19}")
 
 
@@ -84,11 +82,9 @@ _FORMS: Mapping[str, _Form] = {
         takes=lambda word: word.lower() == AUTO or _is_number(word),
         wanted=f"a number or `{AUTO}`",
     ),
-    "zero3_init_flag": _Form(
-        takes=lambda word: word.lower() in _TRUE | _FALSE, wanted="true or false"
-    ),
+    "zero3_init_flag": _Form(takes=lambda word: word.lower() in TRUTHS, wanted="true or false"),
     "zero3_save_16bit_model": _Form(
-        takes=lambda word: word.lower() in {"true", *_FALSE},
+        takes=lambda word: word.lower() == "true" or TRUTHS.get(word.lower()) is False,
         wanted="true or false",
         because="Accelerate reads every word but `true` as false",
     ),

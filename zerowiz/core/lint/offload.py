@@ -6,7 +6,7 @@ from zerowiz.core.dsconfig.merge import ZERO
 from zerowiz.core.findings import Rule, Severity, size
 from zerowiz.core.lint.config import Config, Entry, Relation
 from zerowiz.core.lint.keys import OUT_OF_RANGE
-from zerowiz.core.workload import FP32_BYTES
+from zerowiz.core.workload import FP32_BYTES, HALF_BYTES
 
 _OFFLOAD_OPTIMIZER = f"{ZERO}.offload_optimizer"
 _OFFLOAD_PARAM = f"{ZERO}.offload_param"
@@ -168,7 +168,6 @@ OFFLOADS: Mapping[Rule, tuple[Relation, ...]] = {
 # Find values that work, and cost more than anybody meant.
 
 _REDUCE = f"{ZERO}.reduce_bucket_size"
-_HALF_BYTES = 2
 # DeepSpeed's default of 5e8 elements takes up to an eighth of a GPU of 8 GiB.
 _MOST_FRACTION = 1 / 8
 # An eighth of 80 GB, for a GPU that is not known.
@@ -189,7 +188,7 @@ _LEAST_ELEMENTS = 10**6
 
 def _element_bytes(config: Config) -> int:
     off = all(config.get(f"{name}.enabled") is False for name in ("bf16", "fp16"))
-    return FP32_BYTES if off else _HALF_BYTES
+    return FP32_BYTES if off else HALF_BYTES
 
 
 def _elements(config: Config, entry: Entry) -> int:

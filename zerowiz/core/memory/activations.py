@@ -191,26 +191,23 @@ def _score_bytes(architecture: Architecture, size_bytes: int) -> int:
     return capped + masked + (2 * w if masked else w)
 
 
-def _repeated_size(architecture: Architecture) -> int:
+def _repeated_size(a: Architecture) -> int:
     """Width of the keys of all query heads; a single key is not copied for them."""
-    a = architecture
     return a.kv_size if a.kv_heads == 1 else a.query_size
 
 
-def _slices_size(architecture: Architecture, *, repeated: bool) -> int:
+def _slices_size(a: Architecture, *, repeated: bool) -> int:
     """What values keep besides themselves where they are a slice of a fused projection."""
-    a = architecture
     copied = repeated and a.kv_heads not in {1, a.heads}
     fused = holds(a, FAMILIES[a.family].value_in_qkv) and not copied
     return a.query_size + a.kv_size if fused else 0
 
 
-def shared_kv_size(architecture: Architecture, ranks: int) -> int:
+def shared_kv_size(a: Architecture, ranks: int) -> int:
     """Width of the keys where so many ranks share a sequence: each has one of its heads at least.
 
     deepspeed 0.19.8, runtime/sequence_parallel/ulysses_sp.py, _combine_local_sequences.
     """
-    a = architecture
     return max(a.kv_heads, ranks) * a.head_dim
 
 
@@ -240,14 +237,13 @@ def _masked(architecture: Architecture, workload: Workload) -> bool:
     return FAMILIES[architecture.family].masked or workload.packing
 
 
-def falls_back(architecture: Architecture, workload: Workload) -> bool:
+def falls_back(a: Architecture, workload: Workload) -> bool:
     """Whether torch finds no fused kernel and takes plain matmuls, in fp32.
 
     No fused kernel takes fp32 grouped queries (acts-044), nor the single key of a Falcon, which is
     not passed as grouped (torch/aten transformers/cuda/sdp_utils, check_batch_size_and_num_heads),
     nor a position bias whose rows are not contiguous (f2-003).
     """
-    a = architecture
     if not workload.attention.row.takes_masks:
         return False
     fused_since = FAMILIES[a.family].fused_bias_since
@@ -361,13 +357,12 @@ def window_bytes(architecture: Architecture, workload: Workload) -> int:
     return masked + copied - attention_bytes(a, workload)
 
 
-def softmax_backward_bytes(architecture: Architecture, workload: Workload) -> int:
+def softmax_backward_bytes(a: Architecture, workload: Workload) -> int:
     """Per token, held in the backward of torch's own plain matmuls.
 
     The softmax' gradient, that of the scores, and the kernel's own product; by then the dropped
     scores are gone (h1-046).
     """
-    a = architecture
     if not falls_back(a, workload):
         return 0
     dropped = FP32_BYTES + 1 if a.dropout_rate else 0

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+from zerowiz.core.dsconfig.merge import SHARDED_PARAMETERS
 from zerowiz.core.findings import Finding, Rule, Severity, found, parse_release
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.preflight.facts import Installed, PlannedJob, PreflightInput
@@ -71,7 +72,6 @@ FSDP = Rule(
     why="the Trainer fails if both are set",
     when="`fsdp` of TrainingArguments beside DeepSpeed",
 )
-_SHARDED_PARAMETERS = 3
 # transformers 5.23, integrations/accelerate.py, _get_device_map: they share the model out to every
 # GPU that is seen.
 _SHARED = frozenset({"auto", "balanced"})
@@ -82,7 +82,7 @@ def _placements(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
     gpus = len(planned.job.machine.gpus)
     several = planned.job.machine.accelerator is Accelerator.CUDA and gpus > 1
     library = planned.integration is not None and not planned.integration.row.as_written
-    sharded = planned.strategy.stage == _SHARDED_PARAMETERS and library
+    sharded = planned.strategy.stage == SHARDED_PARAMETERS and library
     for placement in run.facts.placements:
         setting, severity = run.setting(placement.place), None
         place = None if setting is None else setting.value

@@ -414,7 +414,7 @@ _OF_A_SCORE = 2
 
 
 def _attention_seconds(
-    architecture: Architecture,
+    a: Architecture,
     workload: Workload,
     tokens: int,
     rates: GpuModel,
@@ -430,7 +430,6 @@ def _attention_seconds(
     integrations/sdpa_attention.py). Where it finds no fused kernel, it multiplies in fp32
     (transformers/attention.cpp, _scaled_dot_product_attention_math).
     """
-    a = architecture
     length = length_tokens(a, workload) * workload.sequence_parallel
     family = FAMILIES.get(a.family)
     fused = family is not None and is_fused(a, workload)
@@ -533,28 +532,6 @@ _MEASURED_GPUS = frozenset({"NVIDIA H200", "NVIDIA H100 80GB HBM3"})
 _SEEN_GPUS = 4
 """Of one host, at most, in tests/measured."""
 
-# Fractions, each added to the others. Nine in ten of the free-running steps are within 21 %, fitted
-# and set aside (tests/speed/fit.py --free-running); the same setting measured twice differs by up
-# to 45 %. Published times of A100s and A800s (tests/speed/public.py) are mostly within 27 % where
-# the GPU computes, off by a half where the host launches, as hosts differ, and more than twice as
-# long where its cores step.
-_PLAIN = 0.25
-_STAGE_3 = 0.10
-_OFFLOADED = 0.30
-_UNKNOWN_CORES = 0.40
-"""Beyond it, where nobody knows how many cores step."""
-_ADAPTERS = 0.15
-_NEW_GPU = 0.15
-_LAUNCHED = 0.40
-"""Of the share of a step in which the GPU waits for Python, where nobody timed the host."""
-_UNKNOWN_LINK = 0.50
-_MANY_GPUS = 0.15
-_NODES = 0.30
-_SHARED_SEQUENCES = 0.15
-"""Two GPUs alone were measured."""
-_STRANGE_MODEL = 0.15
-_AUTOCAST = 0.30
-"""Its casts are counted by no part: a third too little in the two fitted steps that have it."""
 _TIGHT = 0.30
 # What is left of the doubts once steps of this machine were measured.
 _CALIBRATED = 0.5
@@ -573,25 +550,33 @@ def doubt_fraction(
     near_limit: bool,
 ) -> float:
     """By which fraction a step may be longer, and as many times shorter; each doubt adds to it."""
-    guessed = model.source in {ModelSource.SIZE, ModelSource.GUESS, ModelSource.TRACE}
     waited = sum(term.exposed_seconds for term in terms if term.kind in _BY_HOST)
+    # Each fraction is added to the others. Nine in ten of the free-running steps are within 21 %,
+    # fitted and set aside (tests/speed/fit.py --free-running); the same setting measured twice
+    # differs by up to 45 %. Published times of A100s and A800s (tests/speed/public.py) are mostly
+    # within 27 % where the GPU computes, off by a half where the host launches, as hosts differ,
+    # and more than twice as long where its cores step.
     doubts = (
-        (_PLAIN, True),
-        (_STAGE_3, r.strategy.shards_weights),
-        (_OFFLOADED, r.offloaded),
-        (_ADAPTERS, r.workload.method is not Method.FULL),
-        (_NEW_GPU, machine.gpus[0].name not in _MEASURED_GPUS),
-        (_UNKNOWN_CORES, r.offloaded and machine.host.cores is None),
+        (0.25, True),
+        (0.10, r.strategy.shards_weights),
+        (0.30, r.offloaded),
+        (0.15, r.workload.method is not Method.FULL),
+        (0.15, machine.gpus[0].name not in _MEASURED_GPUS),
+        # Nobody knows how many cores step.
+        (0.40, r.offloaded and machine.host.cores is None),
+        # The share of a step in which the GPU waits for Python, where nobody timed the host.
         (
-            _LAUNCHED * waited / sum(term.exposed_seconds for term in terms),
+            0.40 * waited / sum(term.exposed_seconds for term in terms),
             machine.host.python_call_seconds is None,
         ),
-        (_UNKNOWN_LINK, is_assumed(machine, rates)),
-        (_MANY_GPUS, machine.world_size > _SEEN_GPUS),
-        (_NODES, machine.nodes > 1),
-        (_SHARED_SEQUENCES, r.workload.sequence_parallel > 1),
-        (_STRANGE_MODEL, guessed),
-        (_AUTOCAST, r.workload.torch_autocast is not None),
+        (0.50, is_assumed(machine, rates)),
+        (0.15, machine.world_size > _SEEN_GPUS),
+        (0.30, machine.nodes > 1),
+        # Two GPUs alone were measured.
+        (0.15, r.workload.sequence_parallel > 1),
+        (0.15, model.source in {ModelSource.SIZE, ModelSource.GUESS, ModelSource.TRACE}),
+        # No part counts its casts: a third too little in the two fitted steps that have it.
+        (0.30, r.workload.torch_autocast is not None),
     )
     total = sum(fraction for fraction, holds in doubts if holds)
     # A flush comes or does not, whatever was measured with more room.
