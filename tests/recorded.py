@@ -20,7 +20,6 @@ from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.structs import decode
 from zerowiz.probe.files import Files, Space, World
-from zerowiz.probe.machine import nvml
 from zerowiz.probe.machine.nvml_calls import UNION_MEMBERS
 from zerowiz.probe.machine.read_machine import read_machine
 
@@ -359,7 +358,8 @@ def reading_here(table: object) -> Iterator[None]:
     """Let this function table be the driver, and read it in this process instead of a child."""
     with pytest.MonkeyPatch.context() as patch:
         put_under_pynvml(table, patch)
-        patch.setattr(nvml, "read_in_child", lambda world, read: read(world, lambda _call: None))
+        in_child = "zerowiz.probe.machine.read_machine.read_in_child"
+        patch.setattr(in_child, lambda world, read: read(world, lambda _call: None))
         yield
 
 

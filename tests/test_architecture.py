@@ -238,7 +238,6 @@ SELDOM = {
     "zerowiz.core.lint.linter",
     "zerowiz.core.machine.merge",
     "zerowiz.probe.model.trace",
-    "zerowiz.probe.model.traced_step",
     "zerowiz.app.machines.other_machine",
     "zerowiz.app.launch.multi_node",
 }

@@ -389,8 +389,8 @@ def test_a_model_is_built_as_it_is_traced() -> None:
     pytest.importorskip("deepspeed")
     from measured import models
 
-    from zerowiz.probe.model import traced_step
+    from zerowiz.probe.model import trace
 
     assert predicted_losses.CHUNK_TOKENS == models.CHUNK_TOKENS
-    assert traced_step.IMAGE_SIZE == models.IMAGE_SIZE
-    assert models.HEADS == traced_step.HEADS[: len(models.HEADS)]
+    assert trace.IMAGE_SIZE == models.IMAGE_SIZE
+    assert models.HEADS == trace.HEADS[: len(models.HEADS)]

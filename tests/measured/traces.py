@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import Struct
 
 from zerowiz.core.memory.rank_sizes import rank_sizes
-from zerowiz.core.structs import replace
 
 if __name__ == "__main__":
     # Its siblings are `measured.…`, as they are to the tests.
@@ -156,10 +155,10 @@ def kept_two_ways(row: Row) -> tuple[int, int] | None:
 
 
 def take_trace(row: Row) -> Traced:
-    """A new trace of the run's micro-step; how long it took is no part of it."""
-    from zerowiz.probe.model.traced_step import trace_model
+    """A new trace of the run's micro-step."""
+    from zerowiz.probe.model.trace import trace_model
 
-    return replace(trace_model(read_config_of(row), workload_of(row)), took_milliseconds=0)
+    return trace_model(read_config_of(row), workload_of(row))
 
 
 def encode_traces(traces: Mapping[str, Committed]) -> str:

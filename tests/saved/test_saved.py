@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from measured.trials import decode_trials, encode_trial
 
+from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.structs import encode
+from zerowiz.probe.files import read_kept
 from zerowiz.probe.machine.machine_file import read_machine_file
-from zerowiz.probe.model.trace import read_cached
 
 SAVED = Path(__file__).parent
 
@@ -46,7 +47,7 @@ def test_a_trace_is_read_as_it_was_written() -> None:
         del tensor["trainable"]
     for traced in expected["runs"]:
         del traced["attention"], traced["saved_by_block_bytes"]
-    assert expected == kept(expected, as_json(read_cached(SAVED / "trace.json")))
+    assert expected == kept(expected, as_json(read_kept(Traced, SAVED / "trace.json")))
 
 
 def test_cases_are_read_as_they_were() -> None:

@@ -50,7 +50,7 @@ from zerowiz.core.script.programs import ProgramFile, read_program
 from zerowiz.core.settings import not_planned
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.core.workload import PRECISIONS, Integration, Precision
-from zerowiz.errors import PreflightError, UsageError, ZerowizError, did_you_mean
+from zerowiz.errors import UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import read_beginning, read_ds_schema, read_version, require_text
 
 # Find the DeepSpeed config in a YAML file, with the line and column of each key.
@@ -584,12 +584,7 @@ def read_program_file(path: str) -> ProgramFile:
         PreflightError: It cannot be read.
         UsageError: It is no YAML, or of no program that zerowiz plans for.
     """
-    try:
-        text = require_text(Path(path))
-    except FileNotFoundError:
-        raise PreflightError(
-            f"there is no file `{path}`", "its path counts from the current folder"
-        ) from None
+    text = require_text(Path(path), f"there is no file `{path}`")
     values = load_yaml(path, text)
     file = read_program(path, values) if isinstance(values, Mapping) else None
     if file is None:
@@ -626,13 +621,8 @@ def read_settings_file(named: str, script: str, *, is_whole: bool) -> SettingsFi
     """
     # A parser's defaults are YAML, whatever the file is called.
     is_parsed_as_yaml = not is_whole or is_yaml(named)
-    try:
-        text = require_text(Path(named))
-    except FileNotFoundError:
-        raise PreflightError(
-            f"there is no file `{named}`, from which {script} reads its arguments",
-            "its path counts from the current folder",
-        ) from None
+    missing = f"there is no file `{named}`, from which {script} reads its arguments"
+    text = require_text(Path(named), missing)
     content = (load_yaml if is_parsed_as_yaml else _parse_json)(named, text)
     if not isinstance(content, Mapping):
         raise UsageError(

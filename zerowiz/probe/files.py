@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from zerowiz.core.speed.costs import time_python_call
-from zerowiz.core.structs import Count, decode
+from zerowiz.core.structs import Count, decode, parse_json
 from zerowiz.core.workload import MODEL_FOLDER, NEWEST_TRANSFORMERS, NEWEST_TRL
 from zerowiz.errors import PreflightError, UsageError, ZerowizError, did_you_mean
 
@@ -124,6 +124,8 @@ class World(Struct, frozen=True, kw_only=True):
     """Told what is waited for, where the driver takes long."""
 
 
+_Rows = TypeVar("_Rows")
+
 MOST_BYTES = 32 * 2**20
 """The index of a checkpoint of 671 billion parameters has 9 MB."""
 
@@ -177,24 +179,37 @@ def read_named_text(path: Path, encoding: str = "utf-8", most_bytes: int = MOST_
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def require_text(path: Path) -> str:
+def require_text(path: Path, missing: str | None = None) -> str:
     """As `read_named_text`, of a file that a job cannot do without.
 
+    Args:
+        path: The file.
+        missing: What is said where there is none; without it, the error is FileNotFoundError.
+
     Raises:
-        FileNotFoundError: There is none.
-        PreflightError: It cannot be read.
+        PreflightError: There is none, or it cannot be read.
         UsageError: It is no UTF-8 text.
     """
     try:
         return read_named_text(path)
     except FileNotFoundError:
-        raise
+        if missing is None:
+            raise
+        raise PreflightError(missing, "its path counts from the current folder") from None
     except OSError as error:
         raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(
             f"`{path}` is not UTF-8 text (byte {error.start})", "save it as UTF-8"
         ) from None
+
+
+def read_kept(kind: type[_Rows], path: Path) -> _Rows | None:
+    """What zerowiz kept in a file; None where it is missing or cannot be read."""
+    try:
+        return decode(kind, parse_json(read_named(path)), path.name)
+    except (OSError, ValueError, UsageError):
+        return None
 
 
 def read_beginning(path: Path, most_bytes: int) -> bytes:
@@ -256,7 +271,12 @@ def _size(count_bytes: int) -> str:
     return f"{count_bytes // 2**10} KiB" if rest else f"{whole} MiB"
 
 
-# Find the user's cache folder.
+# Find what the environment names.
+
+
+def first_set(environ: Mapping[str, str], names: Iterable[str]) -> str:
+    """The value of the first of these variables that has one, else ""."""
+    return next((environ[name] for name in names if environ.get(name)), "")
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -461,8 +481,6 @@ def read_ds_schemas() -> "tuple[Schema, ...]":
 
 
 # Read the tables that ship with the package: bad releases, GPUs, instances, models, measured runs.
-
-_Rows = TypeVar("_Rows")
 
 
 def _read_rows(kind: type[_Rows], name: str) -> _Rows:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from zerowiz.core.launch.plan import NodeRank, expand_hosts
 from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.probe.files import read_named_text
+from zerowiz.probe.files import first_set, read_named_text
 from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
 
 
@@ -246,10 +246,10 @@ _LAUNCHERS = (
 
 def _read_row(environ: _Environ, row: _Launcher) -> NodeRank | None:
     nodes = parse_elastic(environ.get(row.nodes, ""))
-    address = _first(environ, row.master_addr)
+    address = first_set(environ, row.master_addr)
     if nodes is None or nodes == 1 or not address or row.node_rank not in environ:
         return None
-    port = parse_count(_first(environ, row.master_port))
+    port = parse_count(first_set(environ, row.master_port))
     return NodeRank(
         node_rank=_rank(environ, row.node_rank),
         nodes=nodes,
@@ -261,7 +261,7 @@ def _read_row(environ: _Environ, row: _Launcher) -> NodeRank | None:
             "torch",
             environ.get("TORCHELASTIC_RUN_ID") or environ.get("PET_RDZV_ID", ""),
             address,
-            _first(environ, ("PET_MASTER_PORT", "MASTER_PORT")),
+            first_set(environ, ("PET_MASTER_PORT", "MASTER_PORT")),
         ),
     )
 
@@ -274,10 +274,6 @@ def _rank(environ: _Environ, name: str) -> int:
             "set it to 0 on the first node, to 1 on the next",
         )
     return int(text)
-
-
-def _first(environ: _Environ, names: tuple[str, ...]) -> str:
-    return next((environ[name] for name in names if environ.get(name)), "")
 
 
 def _key(*parts: str) -> str:

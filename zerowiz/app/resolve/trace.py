@@ -1,18 +1,19 @@
 """Trace a model where that was asked for, or where nothing else can count it; else guess."""
 
 import json
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
 from zerowiz.core.memory.micro_step import ReadModel, Traced
 from zerowiz.core.model.from_name import is_unknown
 from zerowiz.core.model.hf_config import read_architecture
-from zerowiz.core.structs import encode
+from zerowiz.core.structs import encode, replace
 from zerowiz.core.workload import Workload
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.probe.model.hf import Named, model_of
-from zerowiz.probe.model.trace import cache_path, can_trace, is_buildable, read_cached
+from zerowiz.probe.files import read_kept
+from zerowiz.probe.model.hf import Named, can_trace, is_buildable, model_of, trace_path
 
 _NEEDS = "`pip install 'zerowiz[train]'`"
 
@@ -88,16 +89,27 @@ def _guess(text: str, named: Named, exact: str) -> ReadModel:
 
 def _trace(config: Mapping[str, object], workload: Workload, environ: Mapping[str, str]) -> Traced:
     """The trace of an earlier time, or a new one, which is kept."""
-    path = cache_path(config, workload, environ)
-    known = read_cached(path)
+    path = trace_path(config, workload, environ)
+    known = read_kept(Traced, path)
     if known is not None:
         return known
-    # Before all that takes long to load.
-    if not is_buildable(config):
-        raise UsageError(f"transformers has no model for `{config.get('model_type')}`")
-    from zerowiz.probe.model.traced_step import trace_model
+    began = time.monotonic()
+    try:
+        # Before all that takes long to load.
+        if not is_buildable(config):
+            raise UsageError(f"transformers has no model for `{config['model_type']}`")  # noqa: TRY301
+        from zerowiz.probe.model.trace import trace_model
 
-    traced = trace_model(config, workload)
+        traced = trace_model(config, workload)
+    except ZerowizError:
+        raise
+    except Exception as error:  # an installation may be broken, the code of a model raise anything
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UsageError(
+            f"`{config['model_type']}` cannot be traced: {reason}",
+            "or plan with a Llama of about the same size: `$model 7b`",
+        ) from error
+    traced = replace(traced, took_milliseconds=int(1000 * (time.monotonic() - began)))
     # A home that cannot be written costs the next trace some seconds, nothing else.
     with suppress(ZerowizError):
         replace_file(path, json.dumps(encode(traced)) + "\n")

@@ -20,7 +20,7 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.files import Files
+from zerowiz.probe.files import Files, first_set
 
 # Describe this host for DeepSpeed's CPU accelerator: ranks that share its memory and cores.
 
@@ -63,7 +63,7 @@ def with_number_formats(host: Host, files: Files, environ: Mapping[str, str]) ->
     flags = parse_flags(files.text("proc/cpuinfo") or "")
     if not flags:
         return host
-    max_isa = next(filter(None, map(environ.get, _MAX_ISA_VARIABLES)), "")
+    max_isa = first_set(environ, _MAX_ISA_VARIABLES)
     return replace(
         host,
         computes_bf16=computes_bf16(flags, max_isa),

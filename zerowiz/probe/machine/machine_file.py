@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.names import decode_machine
 from zerowiz.core.machine.types import Machine, MachineSource
-from zerowiz.core.structs import decode, parse_json, replace
+from zerowiz.core.structs import parse_json, replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.files import cache_folder, read_named, read_named_text
+from zerowiz.probe.files import cache_folder, read_kept, read_named_text
 
 if TYPE_CHECKING:
     from zerowiz.core.job_end import MachineResults
@@ -97,7 +97,4 @@ def read_results(path: Path) -> "MachineResults":
     """The results in a file; none where the file is missing or cannot be read."""
     from zerowiz.core.job_end import MachineResults  # noqa: PLC0415 - seldom needed
 
-    try:
-        return decode(MachineResults, parse_json(read_named(path)), "measured")
-    except (OSError, ValueError, UsageError):
-        return MachineResults()
+    return read_kept(MachineResults, path) or MachineResults()

@@ -26,12 +26,11 @@ from zerowiz.probe.machine.nvml_calls import (
     GONE,
     Code,
     Handle,
-    NoDriverError,
     Session,
     Unavailable,
     open_session,
 )
-from zerowiz.probe.machine.nvml_child import HINTS, Announce, DriverFailedError, read_in_child
+from zerowiz.probe.machine.nvml_child import HINTS, Announce, DriverFailedError
 
 # Read every GPU that NVML lists: its model, its memory, its PCIe slot, its processes.
 
@@ -294,9 +293,6 @@ def _join_p2p(read: int | None, write: int | None) -> str | None:
     return next((word for word in words if word != P2P_OK), P2P_OK)
 
 
-__all__ = ["DriverFailedError", "GpuReading", "NoDriverError", "read_gpus"]
-
-
 class GpuReading(Struct, frozen=True, kw_only=True):
     """All that NVML reports of a machine."""
 
@@ -309,17 +305,17 @@ class GpuReading(Struct, frozen=True, kw_only=True):
     cuda_version: tuple[int, int] | None
 
 
-def read_gpus(world: World) -> GpuReading:
+def read_gpus(world: World, announce: Announce) -> GpuReading:
     """Every GPU of the machine, also those that the job does not see.
+
+    Args:
+        world: What is read beside the driver.
+        announce: Hears of each call before it is made: it may not return.
 
     Raises:
         NoDriverError: NVML does not start.
-        DriverFailedError: NVML cannot count the GPUs, does not answer, or crashes.
+        DriverFailedError: NVML cannot count the GPUs.
     """
-    return read_in_child(world, _read)
-
-
-def _read(world: World, announce: Announce) -> GpuReading:
     session = open_session(announce)
     count = session.ask(nvml_calls.count)
     if isinstance(count, Unavailable):

@@ -19,8 +19,9 @@ from zerowiz.errors import NoGpuHereError, PreflightError
 from zerowiz.probe.files import World, read_gpu_table
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
-from zerowiz.probe.machine.nvml import DriverFailedError, GpuReading, NoDriverError, read_gpus
-from zerowiz.probe.machine.nvml_calls import Code
+from zerowiz.probe.machine.nvml import GpuReading, read_gpus
+from zerowiz.probe.machine.nvml_calls import Code, NoDriverError
+from zerowiz.probe.machine.nvml_child import DriverFailedError, read_in_child
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 
 _PLAN_WITHOUT = (
@@ -52,7 +53,7 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
         UsageError: `gpus` names a GPU that is not there or not visible.
     """
     try:
-        reading = read_gpus(world)
+        reading = read_in_child(world, read_gpus)
     except NoDriverError as error:
         absent = error.code in {Code.LIBRARY_NOT_FOUND, Code.DRIVER_NOT_LOADED}
         scheduler = scheduler_here(world.files, world.environ) if absent else None

@@ -1,13 +1,18 @@
 """Read the model that `--model` names: a folder, a size, or a Hugging Face id."""
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from zerowiz import __version__
 from zerowiz.core import shell
 from zerowiz.core.machine.names import TAKEN_TO_BE
+from zerowiz.core.memory.activations import value_bytes
 from zerowiz.core.model.from_name import (
     KnownModel,
     close_known,
@@ -21,12 +26,15 @@ from zerowiz.core.model.from_name import (
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.core.structs import parse_json
+from zerowiz.core.workload import Method, Workload
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import (
     cache_folder,
+    first_set,
     is_named_file,
     read_known_models,
     read_named,
+    read_version,
     without_tilde,
 )
 
@@ -169,10 +177,6 @@ def _read_file(path: Path) -> Named:
     return Named(_name(path), config)
 
 
-def _first(environ: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
-    return next((environ[key] for key in keys if environ.get(key)), None)
-
-
 def _home(environ: Mapping[str, str]) -> Path:
     """The folder of Hugging Face's caches and tokens."""
     if home := environ.get("HF_HOME"):
@@ -182,7 +186,7 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 def _hub_folder(environ: Mapping[str, str]) -> Path:
     """The cache of what the Hub sent."""
-    cache = _first(environ, _CACHE_KEYS)
+    cache = first_set(environ, _CACHE_KEYS)
     return without_tilde(cache) if cache else _home(environ) / "hub"
 
 
@@ -206,7 +210,7 @@ def _find_cached(model_id: str, environ: Mapping[str, str]) -> Path | None:
 
 
 def _read_token(environ: Mapping[str, str]) -> str | None:
-    if token := _first(environ, _TOKEN_KEYS):
+    if token := first_set(environ, _TOKEN_KEYS):
         return token.strip()
     token_path = environ.get("HF_TOKEN_PATH")
     path = without_tilde(token_path) if token_path else _home(environ) / "token"
@@ -313,11 +317,7 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
 
 def is_near(text: str, environ: Mapping[str, str]) -> bool:
     """Whether a model can be read without the network: a size, a path, or what is cached."""
-    try:
-        is_path = Path(text).expanduser().exists()
-        return is_path or parse_size(text) is not None or _find(text, environ) is not None
-    except (OSError, RuntimeError):
-        return False
+    return parse_size(text) is not None or _near(text, environ) is not None
 
 
 def hub_name(text: str, environ: Mapping[str, str]) -> str:
@@ -325,12 +325,16 @@ def hub_name(text: str, environ: Mapping[str, str]) -> str:
 
     A folder here and a model in the local cache have the name by which they are loaded.
     """
-    try:
-        is_path = Path(text).expanduser().exists()
-        known = None if is_path or parse_size(text) is not None else _find(text, environ)
-    except (OSError, RuntimeError):
-        return text
+    known = None if parse_size(text) is not None else _near(text, environ)
     return known.id if isinstance(known, KnownModel) else text
+
+
+def _near(text: str, environ: Mapping[str, str]) -> Path | KnownModel | Named | None:
+    """A path that is there, else as `_find`; None where that cannot be read."""
+    with suppress(OSError, RuntimeError):
+        path = Path(text).expanduser()
+        return path if path.exists() else _find(text, environ)
+    return None
 
 
 def model_of(text: str, named: Named | None) -> Model:
@@ -363,3 +367,46 @@ def read_config_json(text: str) -> Mapping[str, object]:
     with unreadable_refused(text):
         path = _config_path(text)
         return _read_config(path) if path.is_file() else {}
+
+
+# Find out whether a model can be traced, and where its trace is kept: `trace.py` loads torch.
+
+# Raised when a trace counts something else, so that no old trace is read from the cache.
+_TRACE_FORMAT = 2
+_TRACING = ("torch", "transformers")
+
+
+def can_trace() -> bool:
+    """Whether torch and transformers are installed."""
+    return all(find_spec(name) for name in _TRACING)
+
+
+def is_buildable(content: Mapping[str, object]) -> bool:
+    """Whether transformers knows a model of this type; loads transformers."""
+    from transformers import CONFIG_MAPPING
+
+    return content.get("model_type") in CONFIG_MAPPING
+
+
+def trace_path(
+    content: Mapping[str, object], workload: Workload, environ: Mapping[str, str]
+) -> Path:
+    """The path of this micro-step's trace in the cache; torch is not loaded.
+
+    Args:
+        content: The content of config.json.
+        workload: What a micro-step is.
+        environ: The environment, which names the cache folder.
+    """
+    w = workload
+    adapters = [w.lora_rank, w.lora_target_modules, value_bytes(w, sharded=True)]
+    key = {
+        "config": content,
+        "step": [w.micro_batch, w.sequence_tokens, w.precision, w.attention],
+        "adapters": None if w.method is Method.FULL else adapters,
+        "gradient_checkpointing": w.gradient_checkpointing,
+        **({} if w.every_n_layers == 1 else {"every_n_layers": w.every_n_layers}),
+        "versions": [_TRACE_FORMAT, __version__, *map(read_version, _TRACING)],
+    }
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return cache_folder(environ) / "zerowiz" / "trace" / f"{name}.json"
