@@ -21,6 +21,14 @@ def truth_of(value: object) -> bool | None:
 
 # Build a config on a person's own: ZeRO and the batch are replaced, all else stays as it stands.
 
+
+def whole_of(value: object) -> int | None:
+    """A value as the whole number that pydantic makes of it; None for others, and for a truth."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 Section = Mapping[str, object]
 ZERO = "zero_optimization"
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")

@@ -16,6 +16,7 @@ from zerowiz.core.dsconfig.merge import (
     section_of,
     truth_of,
     value_at,
+    whole_of,
 )
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
 from zerowiz.core.structs import MOST_COUNT, replace
@@ -100,11 +101,8 @@ def _whole(value: object) -> int | None:
     # As many digits as Python turns into a number without a look at the limit.
     if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value, re.ASCII):
         return int(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return max(-MOST_COUNT, min(value, MOST_COUNT))
+    whole = whole_of(value)
+    return None if whole is None else max(-MOST_COUNT, min(whole, MOST_COUNT))
 
 
 def _truth(values: Mapping[str, object], key: str, *, default: bool = False) -> bool:

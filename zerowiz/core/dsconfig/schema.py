@@ -147,6 +147,10 @@ class SchemaKey(Struct, frozen=True, kw_only=True):
         """Whether DeepSpeed knows the key only to refuse it."""
         return not self.takes
 
+    def is_default(self, value: object) -> bool:
+        """Whether a config without the key has this value."""
+        return self.default is not None and json.loads(self.default) == value
+
     def accepts(self, value: object) -> bool:
         """Whether DeepSpeed reads this value of the key without an error.
 
@@ -446,7 +450,7 @@ def _uncounted(
             continue
         switch = names.get(f"{key.path}.enabled")
         if not isinstance(value, Mapping):
-            if not _is_default(key, value):
+            if not _holds_nothing_more(key, value):
                 yield key.path
         elif switch is not None and switch.path not in _COUNTED:
             # It is switched on as a whole, and named as a whole.
@@ -461,8 +465,8 @@ def _uncounted(
             yield from _uncounted(value, schema, names, key.path)
 
 
-def _is_default(key: SchemaKey, value: object) -> bool:
+def _holds_nothing_more(key: SchemaKey, value: object) -> bool:
     """Whether it changes nothing, or is for somebody else to fill in."""
     if value is None or value is False or value == "auto":
         return True
-    return key.default is not None and json.loads(key.default) == value
+    return key.is_default(value)

@@ -19,7 +19,7 @@ from zerowiz.core.dsconfig.hjson import (
     parse,
     plain,
 )
-from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO, truth_of
+from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO, truth_of, whole_of
 from zerowiz.core.dsconfig.schema import (
     Kind,
     Schema,
@@ -192,12 +192,8 @@ class Config(Struct, frozen=True, kw_only=True):
 
     def number(self, path: str) -> int | None:
         """A whole number up to MOST_COUNT; None where it is not set, or anything else."""
-        value = self.get(path)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool):
-            return None
-        return value if abs(value) <= MOST_COUNT else None
+        value = whole_of(self.get(path))
+        return None if value is None or abs(value) > MOST_COUNT else value
 
     def word(self, path: str) -> str | None:
         """A word; None where it is not set, or anything else."""

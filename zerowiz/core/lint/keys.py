@@ -368,7 +368,7 @@ def check_effects(config: Config) -> Iterator[Finding]:
     for entry in config.entries:
         if entry.key is None or entry.key.deprecated:
             continue
-        path, is_default = entry.known_path, _is_default(entry.key, entry.value)
+        path, is_default = entry.known_path, entry.key.is_default(entry.value)
         stages = (3,) if path.startswith(f"{ZERO}.stage3_") else _STAGES.get(path)
         if stages is not None and config.stage not in {None, *stages} and not is_default:
             yield entry.found(
@@ -397,12 +397,6 @@ def check_effects(config: Config) -> Iterator[Finding]:
             yield from _disabled(config, entry, entry.value)
 
 
-def _is_default(key: SchemaKey | None, value: object) -> bool:
-    """Whether a key would change nothing with this value where it belongs."""
-    default = None if key is None else key.default
-    return default is not None and json.loads(default) == value
-
-
 def _disabled(config: Config, entry: Entry, section: Mapping[str, object]) -> Iterator[Finding]:
     enabled = config.schema.keys.get(f"{entry.known_path}.enabled")
     rest = [key for key in section if key != "enabled"]
@@ -418,7 +412,9 @@ def _disabled(config: Config, entry: Entry, section: Mapping[str, object]) -> It
         # The settings of a precision do no harm where the other is on, or all are usual.
         other = _OTHER_PRECISION.get(entry.known_path)
         inner = [config.last.get(f"{entry.known_path}.{name}") for name in rest]
-        usual = all(setting and _is_default(setting.key, setting.value) for setting in inner)
+        usual = all(
+            setting and setting.key and setting.key.is_default(setting.value) for setting in inner
+        )
         if other is None or not (usual or config.truth(f"{other}.enabled") is not False):
             yield entry.found(
                 SECTION_DISABLED,
@@ -605,7 +601,7 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Finding | None:
     # An error where the right key is not there, so that its default counts.
     is_lost = meant is not None and is_sure and _is_lost(config, meant, entry.value)
     because = "DeepSpeed ignores the key"
-    if meant is not None and is_sure and _is_default(meant, entry.value):
+    if meant is not None and is_sure and meant.is_default(entry.value):
         because += f", and has this value of `{meant.path}` by default"
     finding = entry.found(
         rule,
@@ -623,7 +619,7 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Finding | None:
 def _is_lost(config: Config, key: SchemaKey, value: object) -> bool:
     """Whether a value is nowhere: it is not the default, nor the script's batch."""
     is_filled = config.by_accelerate and key.path in BATCH_KEYS[:2]
-    return not (is_filled or key.path in config.last or _is_default(key, value))
+    return not (is_filled or key.path in config.last or key.is_default(value))
 
 
 def _homes(config: Config, entry: Entry) -> tuple[SchemaKey, ...]:

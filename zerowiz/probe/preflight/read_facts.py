@@ -535,13 +535,19 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
         if core == min(_read(system / f"cpu/cpu{core}/{threads}") & allowed, default=core)
     )
     if numactl is None:
-        return CoreBinding(cores=None, why_not="`numactl` is not installed")
+        return _unbound("`numactl` is not installed")
     # deepspeed/utils/numa.py, get_numactl_cmd: memory too is bound, to nodes of the cores, and
     # KMP_AFFINITY is an error.
     can_bind = len(cores) >= ranks and "KMP_AFFINITY" not in environ
     if can_bind and _run([numactl, "-m", "all", "-C", _listed(cores), "true"], environ) is not None:
         return CoreBinding(cores=_listed(cores))
-    return CoreBinding(cores=None, why_not="`numactl` cannot bind each to its own here")
+    return _unbound("`numactl` cannot bind each to its own here")
+
+
+def _unbound(why: str) -> CoreBinding:
+    # DeepSpeed's own measurement of its `--bind_cores_to_rank`.
+    gain = "DeepSpeed measured an offloaded optimizer 1.29 times faster with bound cores"
+    return CoreBinding(cores=None, notes=(f"the ranks are not bound to cores, as {why}; {gain}",))
 
 
 def _read(path: Path) -> frozenset[int]:
