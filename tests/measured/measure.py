@@ -56,7 +56,7 @@ from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.files import read_transformers_release
+from zerowiz.probe.files import Files, read_transformers_release
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.model.hf import Named, read_config_json
 from zerowiz.probe.preflight.read_facts import find_programs, try_core_binding
@@ -304,7 +304,7 @@ def make_batch(
     env = launch_env(used, programs, os.environ, {})
     offloads = any(trial.offload is not Offload.NONE for trial in trials)
     bound = offloads and machine.accelerator is Accelerator.CUDA
-    cores = try_core_binding(os.environ, len(used.gpus)).cores if bound else None
+    cores = try_core_binding(os.environ, len(used.gpus), Files()).cores if bound else None
     port = ("--master_port", str(programs.master_port))
     return Batch(
         cases=[plan.as_case() for plan in planned],

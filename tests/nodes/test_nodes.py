@@ -17,6 +17,7 @@ import pytest
 from nodes.harness import Cluster, Job, wait_for
 
 from zerowiz.core.launch.plan import ALIVE_EVERY_S, ALIVE_TRIES
+from zerowiz.probe.files import Files
 from zerowiz.probe.preflight.read_facts import try_core_binding
 
 HERE = Path(__file__).parent
@@ -277,7 +278,7 @@ def test_the_status_is_that_of_the_rank_that_failed_on_another_node(
 
 @pytest.mark.nodes
 def test_the_real_numactl_binds_or_says_why_not() -> None:
-    found = try_core_binding(os.environ, 1)
+    found = try_core_binding(os.environ, 1, Files())
     assert (found.cores is None) == (found.notes != ())
     if found.cores is not None:
         command = ("numactl", "-C", found.cores, "nproc")

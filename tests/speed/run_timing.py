@@ -48,7 +48,7 @@ from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
-from zerowiz.probe.files import read_gpu_table
+from zerowiz.probe.files import Files, read_gpu_table
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.preflight.read_facts import find_programs, try_core_binding
 
@@ -98,7 +98,7 @@ def run(
     os.environ.update(launch_env(machine, find_programs(os.environ), os.environ, {}))
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     offloads = any(trial.offload is not Offload.NONE for trial in trials) and not on_cpu
-    bound = try_core_binding(os.environ, machine.world_size).cores if offloads else None
+    bound = try_core_binding(os.environ, machine.world_size, Files()).cores if offloads else None
     builds = start_builds(ops_of(trials, machine.accelerator))
     # What needs no op that is being compiled comes first.
     groups = sorted(by_engine(planned), key=lambda group: group[0].trial.kernel in OPS)

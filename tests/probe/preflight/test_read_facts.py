@@ -151,17 +151,17 @@ def install(tmp_path: Path) -> Install:
     return put
 
 
-def system(folder: Path, siblings: dict[int, str]) -> Path:
+def kernel(root: Path, siblings: dict[int, str]) -> Files:
     """The lists of a kernel."""
     for core, threads in siblings.items():
-        topology = folder / f"cpu/cpu{core}/topology"
+        topology = root / f"sys/devices/system/cpu/cpu{core}/topology"
         topology.mkdir(parents=True)
         (topology / "thread_siblings_list").write_text(threads + "\n")
-    return folder
+    return Files(root=root)
 
 
 def test_nothing_is_bound_without_numactl(tmp_path: Path) -> None:
-    found = try_core_binding({"PATH": str(tmp_path)}, 1)
+    found = try_core_binding({"PATH": str(tmp_path)}, 1, Files())
     assert found.cores is None
     assert "`numactl` is not installed" in found.notes[0]
 
@@ -183,8 +183,9 @@ def test_all_cores_are_tried_with_memory(
 ) -> None:
     environ = install(_ALLOWS)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*siblings})
-    kernel = system(tmp_path / "system", siblings)
-    assert try_core_binding(environ, 2, kernel) == CoreBinding(cores=cores)
+    assert try_core_binding(environ, 2, kernel(tmp_path / "host", siblings)) == CoreBinding(
+        cores=cores
+    )
     assert [f"-m all -C {cores} true"] == Path(environ["TRIED"]).read_text().splitlines()
 
 
@@ -196,7 +197,7 @@ def test_all_cores_are_tried_with_memory(
 def test_ranks_that_cannot_be_bound_are_noted(
     install: Install, text: str, beside: dict[str, str], ranks: int
 ) -> None:
-    found = try_core_binding({**install(text), **beside}, ranks)
+    found = try_core_binding({**install(text), **beside}, ranks, Files())
     assert found.cores is None
     assert "as `numactl` cannot bind each to its own here" in found.notes[0]
 

@@ -316,7 +316,7 @@ def launcher_command(
         if not offloads or machine.accelerator is not Accelerator.CUDA:
             return LauncherCommand(options=launcher_options(machine), env=env)
         # With cores of their own for ranks whose optimizer steps there, where that can be had.
-        binding = try_core_binding(os.environ, len(machine.gpus))
+        binding = try_core_binding(os.environ, len(machine.gpus), Files())
         options = launcher_options(machine, binding.cores)
         return LauncherCommand(options=options, env=env, notes=binding.notes)
     refuse_slices(machine)

@@ -514,25 +514,23 @@ def find_file_system(mountinfo: str, path: Path) -> str | None:
 
 # Try whether ranks can be bound to cores, as DeepSpeed's launcher would do it.
 
-_SYSTEM = Path("/sys/devices/system")
 
-
-def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYSTEM) -> CoreBinding:
+def try_core_binding(environ: Mapping[str, str], ranks: int, files: Files) -> CoreBinding:
     """The cores to bind the ranks of this host to, if a trial with all of them succeeds.
 
     Args:
         environ: The job's environment.
         ranks: On this host.
-        system: Where the kernel lists cores.
+        files: Has the kernel's lists of cores.
     """
     numactl = shutil.which("numactl", path=environ.get("PATH", ""))
     allowed = os.sched_getaffinity(0)
-    threads = "topology/thread_siblings_list"
+    of_core = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     # Of cores that are threads of one, the first.
     cores = sorted(
         core
         for core in allowed
-        if core == min(_read(system / f"cpu/cpu{core}/{threads}") & allowed, default=core)
+        if core == min(parse_list(files.text(of_core.format(core)) or "") & allowed, default=core)
     )
     if numactl is None:
         return _unbound("`numactl` is not installed")
@@ -548,13 +546,6 @@ def _unbound(why: str) -> CoreBinding:
     # DeepSpeed's own measurement of its `--bind_cores_to_rank`.
     gain = "DeepSpeed measured an offloaded optimizer 1.29 times faster with bound cores"
     return CoreBinding(cores=None, notes=(f"the ranks are not bound to cores, as {why}; {gain}",))
-
-
-def _read(path: Path) -> frozenset[int]:
-    try:
-        return parse_list(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return frozenset()
 
 
 def _listed(cores: Sequence[int]) -> str:
