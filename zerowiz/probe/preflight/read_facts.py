@@ -288,26 +288,22 @@ def read_facts(
         toolchain=read_toolchain(environ, ops, cuda=cuda) if ops else None,
         extensions=None if folder is None else read_extensions(folder, ops, files),
         imports=imports,
-        nvme=None if nvme_path is None else _read_folder(Path(nvme_path)),
-        checkpoints=None if output_folder is None else _read_folder(output_folder),
+        nvme=None if nvme_path is None else _read_folder(Path(nvme_path), files),
+        checkpoints=None if output_folder is None else _read_folder(output_folder, files),
         resumed=None if resumed_from is None else read_resumed(resumed_from),
         shm_free_bytes=None if shm is None else shm.free_bytes,
         locks_any_amount=capabilities and bool(int(capabilities[1], 16) & _CAN_LOCK),
     )
 
 
-def _read_folder(path: Path) -> Folder:
+def _read_folder(path: Path, files: Files) -> Folder:
     """A folder; of one that does not exist yet, the free space is that of its nearest parent."""
-    try:
-        system = os.statvfs(find_existing(path))
-        free_bytes = system.f_bavail * system.f_frsize
-    except OSError:
-        free_bytes = None
+    space = files.space(str(find_existing(path)))
     return Folder(
         path=str(path),
         is_folder=path.is_dir(),
         writable=can_write(path),
-        free_bytes=free_bytes,
+        free_bytes=None if space is None else space.free_bytes,
         # deepspeed/runtime/swap_tensor/partitioned_param_swapper.py (0.19.8).
         holds_states=any(path.glob("zero_stage_*")),
     )
