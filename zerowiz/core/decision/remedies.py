@@ -28,6 +28,7 @@ from zerowiz.core.machine.types import (
     Machine,
     Network,
     NetworkKind,
+    if_known,
     pick_gpus,
     spell_network,
     with_host_memory,
@@ -175,8 +176,8 @@ def own_seconds_per_token(decision: Decision) -> float | None:
         return seconds_per_token(decision.chosen)
     plain = [e for e in decision.allowed if e.strategy.offload is Offload.NONE]
     times = [estimate.step_time for estimate in plain or decision.allowed]
-    known = [time.roomy_seconds / time.tokens for time in times if time is not None]
-    return min(known) if len(known) == len(times) else None
+    seconds = (None if time is None else time.roomy_seconds / time.tokens for time in times)
+    return if_known(seconds, min)
 
 
 def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) -> Remedy:
