@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -372,12 +373,13 @@ def cheapest_first(found: Sequence[Remedy]) -> None:
     others = [each for each in found if "model" not in each.change]
     dear = [is_slow(each) or Expense.GPUS in each.costs for each in others]
     assert dear == sorted(dear)
-    prices = [
-        (ranks(each), -each.sequence_tokens, each.time_fraction or 0.0)
-        for each in others
-        if not is_slow(each)
-    ]
+    others = [each for each in others if not is_slow(each)]
+    prices = [(ranks(each), -each.sequence_tokens) for each in others]
     assert prices == sorted(prices)
+    for one, other in pairwise(others):
+        # Of those that are as fast, the milder may be the first.
+        slower = (one.time_fraction or 0) <= 1.02 * (other.time_fraction or 0)
+        assert slower or (ranks(one), one.sequence_tokens) != (ranks(other), other.sequence_tokens)
 
 
 def test_every_kind_of_change_is_offered_in_some_case() -> None:
@@ -443,21 +445,44 @@ def test_no_part_of_a_remedy_can_be_left_out(case: str) -> None:
         has_no_needless_part(REFUSED[case], remedy)
 
 
-def test_a_long_sequence_takes_checkpointing_and_a_leaner_loss_and_nothing_else() -> None:
-    step = Workload(sequence_tokens=131_072)
-    (together, shorter) = find_remedies(refused(EIGHT, step, model=LLAMA3), SCOPE)
-    assert {"loss": "liger", "gradient_checkpointing": True} == together.change
-    assert ("zero3", Verdict.TIGHT) == (together.strategy, together.verdict)
-    assert {"sequence_tokens": 4096} == shorter.change
+def long(tokens: int, gpus: int = 8, model: Any = LLAMA3) -> Decision:
+    """A job on H100s with sequences of that length."""
+    machine = parse_spec(f"{gpus}xH100-80GB-SXM", TABLE)
+    return refused(machine, Workload(sequence_tokens=tokens), model=model)
 
 
-def test_a_longer_one_takes_gpus_that_share_each_sequence_before_it_is_cut() -> None:
-    first, cut = FOUND["long enough to share"]
-    assert {"sequence_parallel": 8, "accumulation_steps": 8} == {
-        name: first.change[name] for name in ("sequence_parallel", "accumulation_steps")
-    }
-    assert Verdict.FITS is first.verdict
-    assert {"sequence_tokens"} == cut.change.keys()
+def test_a_long_sequence_takes_checkpointing_and_a_leaner_loss_or_gpus_that_share_it() -> None:
+    """The second is hardly faster, and needs no library."""
+    liger, shared = find_remedies(long(131_072), SCOPE)
+    assert {"loss": "liger", "gradient_checkpointing": True} == liger.change
+    assert ("zero3", Verdict.TIGHT) == (liger.strategy, liger.verdict)
+    assert {"gradient_checkpointing": True, **SHARED} == shared.change
+    assert ("zero2", Verdict.FITS) == (shared.strategy, shared.verdict)
+
+
+SHARED: Change = {"sequence_parallel": 8, "accumulation_steps": 8}
+
+
+def test_a_longer_one_takes_gpus_that_share_each_sequence_and_is_not_cut() -> None:
+    (remedy,) = FOUND["long enough to share"]
+    assert SHARED.items() <= remedy.change.items()
+    assert Verdict.FITS is remedy.verdict
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "tokens"),
+    [
+        *(("llama-3.1-8b", *row) for row in ((2, 2**14), (4, 2**17), (8, 2**14), (8, 2**19))),
+        *(("qwen2.5-14b", *row) for row in ((4, 2**14), (8, 2**17))),
+    ],
+)
+def test_no_sequence_is_cut_that_gpus_can_share(model: str, gpus: int, tokens: int) -> None:
+    decision = long(tokens, gpus, read_model(model))
+    lean: Change = {"gradient_checkpointing": True, "loss": "liger", "sequence_parallel": gpus}
+    chosen = decide(*apply(decision, {**lean, "accumulation_steps": gpus})).chosen
+    assert chosen is not None
+    assert chosen.is_sure
+    assert not any("sequence_tokens" in r.change for r in find_remedies(decision, SCOPE))
 
 
 def find(case: str, *names: str) -> list[Change]:

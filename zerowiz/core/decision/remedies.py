@@ -84,6 +84,7 @@ _COSTS: Mapping[str, Expense] = {
     "model": Expense.MODEL,
 }
 _BY_PRICE = tuple(Expense)
+_SLOW_TIMES = 5
 
 
 class Patch(Struct, frozen=True, kw_only=True):
@@ -136,6 +137,11 @@ class Remedy(Struct, frozen=True, kw_only=True):
     def sequence_tokens(self) -> int:
         """What is left of a sequence; 0 where they stay as long as they are."""
         return int(self.change.get("sequence_tokens", 0))
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it takes so many times as long that it is paid for like other hardware."""
+        return (self.time_fraction or 0.0) >= _SLOW_TIMES
 
     @property
     def is_sure(self) -> bool:
@@ -205,8 +211,9 @@ def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) ->
     )
 
 
-_SAME_FRACTION = 0.02
-"""Times that differ by no more are the same."""
+def _is_as_fast(time: float, other_time: float) -> bool:
+    """Times that differ by no more than 2 % are the same."""
+    return time <= 1.02 * other_time
 
 
 def _keeps_the_step(remedy: Remedy) -> bool:
@@ -218,22 +225,25 @@ def _is_dominated(remedy: Remedy, by: Remedy) -> bool:
     """Whether another remedy gives as much at no more cost.
 
     Nobody knows here what machines cost, nor whether a link is there that would have to be. Another
-    loss takes a library, or a change of the script's code: a step without it stays beside it.
+    loss takes a library, or a change of the script's code: a step without it stays beside it. But
+    to cut sequences is the last resort, however fast it is.
     """
     if by.change == remedy.change:
         return True
     elsewhere = {"machine", "interconnect"} & by.change.keys()
     takes_code = "loss" in by.change and "loss" not in remedy.change
     is_cut = 0 < by.sequence_tokens < remedy.sequence_tokens
-    if elsewhere or takes_code or is_cut or _keeps_the_step(remedy):
+    keeps_length = remedy.sequence_tokens > by.sequence_tokens == 0
+    if elsewhere or (takes_code and not keeps_length) or is_cut or _keeps_the_step(remedy):
         return False
     if not by.costs <= remedy.costs or (remedy.is_sure and not by.is_sure):
         return False
+    if keeps_length and not by.is_slow:
+        return True
     if remedy.time_fraction is None or by.time_fraction is None:
         return False
-    factor = 1 + _SAME_FRACTION
-    as_fast = by.time_fraction <= remedy.time_fraction * factor
-    same = by.costs == remedy.costs and remedy.time_fraction <= by.time_fraction * factor
+    as_fast = _is_as_fast(by.time_fraction, remedy.time_fraction)
+    same = by.costs == remedy.costs and _is_as_fast(remedy.time_fraction, by.time_fraction)
     # Of those that cost the same, the one that changes least, then the first, is kept.
     return as_fast and (not same or len(by.change) <= len(remedy.change))
 
@@ -255,8 +265,7 @@ def worth_offering(
             continue
         offered = [other for other in offered if not _is_dominated(other, remedy)]
         offered.append(remedy)
-    offered.sort(key=lambda remedy: (takes_back(remedy, kept), price_of(remedy)))
-    return tuple(offered)
+    return tuple(sorted(offered, key=lambda r: (takes_back(r, kept), price_of(r, offered))))
 
 
 def takes_back(remedy: Remedy, kept: frozenset[str]) -> bool:
@@ -264,25 +273,24 @@ def takes_back(remedy: Remedy, kept: frozenset[str]) -> bool:
     return any(name in kept and name in _COSTS for name in remedy.change)
 
 
-# A run that takes so many times as long is paid for like other hardware.
-_SLOW_TIMES = 5
-
-
-def price_of(remedy: Remedy) -> tuple[bool, tuple[int, ...], bool, int, bool, float]:
+def price_of(
+    remedy: Remedy, offered: Sequence[Remedy]
+) -> tuple[bool, tuple[int, ...], bool, int, bool, float]:
     """What remedies are sorted by: what they cost besides time, the dearest first, then time.
 
     One that changes the evaluation alone is the first. A slow run stands behind other hardware. Of
-    shorter sequences the longest cost least. What may not fit stands behind what costs as much.
+    shorter sequences the longest cost least. What may not fit stands behind what costs as much. One
+    that is as fast as another one stays where it was.
     """
     costs = {_BY_PRICE.index(cost) for cost in remedy.costs}
-    is_slow = (remedy.time_fraction or 0.0) >= _SLOW_TIMES
-    if is_slow:
+    if remedy.is_slow:
         costs.add(_BY_PRICE.index(Expense.GPUS))
     dearest = tuple(sorted(costs, reverse=True))
     may_fail = remedy.verdict is Verdict.UNCERTAIN
-    by_time = remedy.time_fraction or 0.0
+    times = [other.time_fraction or 0.0 for other in offered]
+    by_time = min(time for time in times if _is_as_fast(remedy.time_fraction or 0.0, time))
     longest = -remedy.sequence_tokens
-    return not _keeps_the_step(remedy), dearest, is_slow, longest, may_fail, by_time
+    return not _keeps_the_step(remedy), dearest, remedy.is_slow, longest, may_fail, by_time
 
 
 # The single changes of a job that may make it fit, as a table: each yields the mildest first.
@@ -596,6 +604,8 @@ class _Finder:
         """Each change that is enough alone, and what is enough together where no cheap one is."""
         alone = self.alone(*CHEAP)
         ways = [*alone] or self.together(CHEAP)
+        if any(kind in CUT_LOSSES for way in ways for kind in way):
+            ways += self.together([kind for kind in CHEAP if kind not in CUT_LOSSES])
         self.is_hard = is_hard = not ways
         ways += self.alone_or_joined(state_network)
         # A Trainer trains in fp32 unless its script says otherwise, which few people mean.
