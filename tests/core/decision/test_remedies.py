@@ -374,12 +374,14 @@ def cheapest_first(found: Sequence[Remedy]) -> None:
     dear = [is_slow(each) or Expense.GPUS in each.costs for each in others]
     assert dear == sorted(dear)
     others = [each for each in others if not is_slow(each)]
-    prices = [(ranks(each), -each.sequence_tokens) for each in others]
+    prices = [
+        (ranks(each), -each.sequence_tokens, each.verdict is Verdict.UNCERTAIN) for each in others
+    ]
     assert prices == sorted(prices)
-    for one, other in pairwise(others):
+    times = [each.time_fraction or 0.0 for each in others]
+    for (price, time), (next_price, next_time) in pairwise(zip(prices, times, strict=True)):
         # Of those that are as fast, the milder may be the first.
-        slower = (one.time_fraction or 0) <= 1.02 * (other.time_fraction or 0)
-        assert slower or (ranks(one), one.sequence_tokens) != (ranks(other), other.sequence_tokens)
+        assert price < next_price or time <= 1.02 * next_time
 
 
 def test_every_kind_of_change_is_offered_in_some_case() -> None:

@@ -96,12 +96,13 @@ def off(row: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize(
     ("name", "runs", "mean", "worst"),
-    [("x2", 13, 0.01, 0.03), ("x2-b", 8, 0.013, 0.04), ("one-card", 5, 0.01, 0.03)],
+    [("x2", 13, 0.01, 0.02), ("x2-b", 8, 0.01, 0.02), ("one-card", 5, 0.01, 0.03)],
 )
 def test_what_gpus_held_is_predicted(name: str, runs: int, mean: float, worst: float) -> None:
     """Two GPUs: half of the runs were dealt aside by a hash before the others mended the formulas.
 
-    A second lease of two, and ranks of one card, some as 2 groups of 2: after none a formula changed.
+    A second lease of two: two of its runs at ZeRO-3 showed that a bucket is seldom full where a block
+    holds most. Ranks of one card, some as 2 groups of 2: no formula was changed for them.
     """
     errors = [off(row) for row in SHARED[name]]
     assert runs == len(errors)

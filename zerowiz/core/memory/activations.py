@@ -427,8 +427,10 @@ class Activations(Struct, frozen=True, kw_only=True):
     """Held for a moment as backward opens: two gradients of the logits."""
     block_bytes: Count
     """Held while one block runs backward: its temporaries, and its recomputed activations."""
-    block_gradient_bytes: Count = 0
-    """Held in a block as a gradient of its weights comes; 0 where nobody knows."""
+    gone_bytes: Count = 0
+    """Of these, and of what a block keeps, gone as its first weight has its gradient."""
+    later_gone_bytes: Count = 0
+    """The same as the second one has it; 0 where nobody knows."""
     pass_bytes: Count = 0
     """Held while one block runs forward and nothing is kept for backward."""
     block_pass_bytes: Count = 0
@@ -710,17 +712,23 @@ def _temporary_bytes(
     return max(of_mlp, of_adapter, of_softmax)
 
 
-def _gradient_bytes(architecture: Architecture, workload: Workload) -> int:
-    """Per token, of those, and of what is recomputed, gone as the first weight has its gradient.
+def _gone_bytes(architecture: Architecture, workload: Workload) -> tuple[int, int]:
+    """Per token, of what a block keeps and holds, gone as the first, the second gradient is there.
 
-    It is that of the MLP's last layer: what that read is gone, and its gradient is there.
+    They are of the MLP's last layer, which has read the product, and of the one before it. Those of
+    fused experts are there when all are through.
     """
     a, w = architecture, workload.precision.size_bytes
-    full = workload.method is Method.FULL
-    if a.expert_layers or not (full and workload.gradient_checkpointing):
-        return 0
+    if workload.method is not Method.FULL:
+        return 0, 0
+    if a.expert_layers:
+        gone = _experts_bytes(a, w) + _temporary_bytes(a, workload, None)
+        return gone, gone
     later_bytes = 0 if _LIGER in a.switches else 2 * w * a.intermediate_size
-    return _product_bytes(a, a.intermediate_size, w) + later_bytes
+    gone = _product_bytes(a, a.intermediate_size, w) + later_bytes
+    # The gradient of the product, and what its factor was; that of the layer's input is there.
+    is_gated = holds(a, FAMILIES[a.family].gated)
+    return gone, gone + (w * (2 * a.intermediate_size - a.hidden_size) if is_gated else 0)
 
 
 def _pass_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -779,6 +787,7 @@ def activations(
         ends -= w * a.hidden_size
     passing_bytes = _pass_bytes(a, workload) * tokens
     block_bytes = recomputed + _temporary_bytes(a, workload, adapters) * tokens
+    gone, later_gone = _gone_bytes(a, workload)
     # The pass of a reference runs beside what the model's own keeps.
     again_bytes = passing_bytes if workload.runs_reference else 0
     return Activations(
@@ -790,7 +799,8 @@ def activations(
         loss_forward_bytes=max(loss.forward_bytes, again_bytes),
         loss_backward_bytes=loss.backward_bytes,
         block_bytes=block_bytes,
-        block_gradient_bytes=block_bytes - _gradient_bytes(a, workload) * tokens,
+        gone_bytes=gone * tokens,
+        later_gone_bytes=later_gone * tokens,
         pass_bytes=passing_bytes,
         block_pass_bytes=max(passing_bytes, scores_pass_bytes(a, workload) * tokens),
         loss_pass_bytes=max(loss_pass_bytes(a, workload, tokens), again_bytes),

@@ -234,17 +234,19 @@ def _autocast_run(
     half = activations(a, halved, sharded=sharded)
     powers_bytes = _POWERS_BYTES * a.intermediate_size if a.hidden_act in _WITH_POWERS else 0
     casts_bytes = (_CASTS_BYTES * a.hidden_size + powers_bytes) * halved.tokens
-    block_bytes = min(whole.block_bytes, half.block_bytes + casts_bytes)
+    in_block_bytes = min(whole.block_bytes - half.block_bytes, casts_bytes)
+    half = replace(
+        half,
+        block_bytes=half.block_bytes + in_block_bytes,
+        # They are gone with what they are of.
+        gone_bytes=half.gone_bytes + in_block_bytes,
+        later_gone_bytes=half.later_gone_bytes + in_block_bytes,
+    )
     if halved.gradient_checkpointing:
-        return replace(
-            half,
-            saved_bytes=whole.saved_bytes,
-            saved_formula=whole.saved_formula,
-            block_bytes=block_bytes,
-        )
+        return replace(half, saved_bytes=whole.saved_bytes, saved_formula=whole.saved_formula)
     saved_bytes = min(whole.saved_bytes, half.saved_bytes + casts_bytes * a.layers)
     formula = f"{half.saved_formula} + casts"
-    return replace(half, saved_bytes=saved_bytes, saved_formula=formula, block_bytes=block_bytes)
+    return replace(half, saved_bytes=saved_bytes, saved_formula=formula)
 
 
 # A model as it was read, and what that reading rests on.

@@ -9,6 +9,7 @@ Symbols and sources are as in `zero012.py`; a function that returns an int count
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from zerowiz.core.memory.allocations import (
     Allocation,
@@ -253,29 +254,66 @@ def _forward(r: RankSizes) -> tuple[Moment, ...]:
     return (at_the_end, (*running, *_gathered(r, most), _of_blocks(r, done)))
 
 
-def _reduced(r: RankSizes) -> Iterator[tuple[int, int]]:
-    """Each time that the bucket is full inside the blocks: what went through, and the block."""
-    blocks = len(r.layout.blocks)
-    ahead = r.own_head
-    inside = r.trainable - ahead - r.embedding
-    full = _first_bucket(r)
-    for passed in range(full, ahead + inside, max(full, inside // blocks)):
-        yield passed, min(blocks - 1, blocks * max(0, passed - ahead) // inside)
+class _Full(NamedTuple):
+    """What a rank holds as the bucket is full inside a block."""
+
+    gone_bytes: int
+    """Of the block's activations."""
+    bucket: int
+    """Its content."""
+    waiting: int
+    """The gradients that are not in it: that which comes, and one that is larger than all of it."""
+
+
+def _reduced(r: RankSizes) -> Iterator[tuple[int, _Full]]:
+    """Each block in which a gradient comes for which the bucket has no room, and what is held then.
+
+    stage3.py, reduce_independent_p_g_buckets_and_remove_grads and __add_grad_to_ipg_bucket.
+    """
+    limit, bucket = r.buffers.reduce_bucket_size, r.own_head
+    # Adapters lie evenly in what is gathered.
+    part = r.trainable / max(1, _gatherable(r))
+    for block, modules in enumerate(reversed(r.layout.blocks)):
+        passed = 0
+        for place in (place for module in reversed(modules) for place in reversed(module)):
+            gradient = int(part * r.layout.sizes[place])
+            if bucket > 0 and bucket + gradient > limit:
+                is_first = passed < r.block_largest
+                gone = r.activations.gone_bytes if is_first else r.activations.later_gone_bytes
+                yield block, _Full(gone, bucket, gradient + (bucket if bucket > limit else 0))
+                bucket = 0
+            bucket += gradient
+            passed += gradient
+
+
+def _flush(r: RankSizes, numel: int) -> Allocation:
+    """The content of a bucket once more; a tensor that is larger than it goes alone (f3-025).
+
+    coalesced_collectives.py, reduce_scatter_coalesced; stage3.py, __avg_scatter_grads: this rank's
+    part of it in w.
+    """
+    cast_bytes = 0 if r.reduced_bytes == r.weight_bytes else r.weight_bytes
+    copied = numel if numel <= r.buffers.reduce_bucket_size else 0
+    size_bytes = r.reduced_bytes * copied + cast_bytes * copied // r.ranks
+    return Allocation(AllocationKind.REDUCE_SCATTER_COPY, size_bytes, "w min(N, b)")
 
 
 def _midway(r: RankSizes, gathering: Gathering) -> tuple[Moment, ...]:
     """What is gathered and kept, at the largest of the moments at which a bucket is full."""
-    saved_bytes = r.activations.saved_bytes
-    moments: dict[Gathered, Moment] = {}
-    for passed, block in _reduced(r):
+    moments: dict[tuple[Gathered, _Full], Moment] = {}
+    blocks, run = len(r.layout.blocks), r.activations
+    held_bytes = run.saved_bytes // max(1, blocks) + run.block_bytes
+    for block, full in _reduced(r):
         gathered = gathering.backward[block].running
-        # Ever less is to come: of the moments with as much gathered the first is the largest.
-        if gathered not in moments:
-            to_come_bytes = int(saved_bytes * ((r.trainable - passed) / r.trainable))
-            to_come = Allocation(
-                AllocationKind.ACTIVATIONS, to_come_bytes, N_("of the blocks to come")
+        # Ever less is to come: of moments that are alike the first is the largest.
+        if (gathered, full) not in moments:
+            left = replace(run, block_bytes=held_bytes - full.gone_bytes)
+            moments[gathered, full] = (
+                *_gathered(r, _arrived(gathered)),
+                _of_blocks(r, blocks - block - 1),
+                *one_block(replace(r, activations=left, block_largest=full.waiting)),
+                _flush(r, full.bucket),
             )
-            moments[gathered] = (*_gathered(r, _arrived(gathered)), to_come)
     return (max(moments.values(), key=moment_bytes),) if moments else ()
 
 
@@ -311,11 +349,7 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
     head_bytes = r.weight_bytes * r.own_head
     head_alone = Allocation(AllocationKind.HEAD_GRADIENT, head_bytes, "w V h")
     alone = (head_alone, *_slice(r, r.own_head)) if is_head_alone else ()
-    # coalesced_collectives.py, reduce_scatter_coalesced: the bucket's content once more. stage3.py,
-    # __avg_scatter_grads: this rank's part of it in w.
-    cast_bytes = 0 if r.reduced_bytes == r.weight_bytes else r.weight_bytes
-    flush_bytes = r.reduced_bytes * _first_bucket(r) + cast_bytes * _first_bucket(r) // r.ranks
-    flush = Allocation(AllocationKind.REDUCE_SCATTER_COPY, flush_bytes, "w min(N, b)")
+    flush = _flush(r, _first_bucket(r))
     one_bytes = r.weight_bytes * r.embedding
     one_gradient = Allocation(AllocationKind.EMBEDDING_GRADIENT, one_bytes, "w V h")
     first = gathering.backward[0].running
@@ -328,13 +362,7 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
         key=lambda pair: _arrived_bytes(r, pair[1]) + pair[0] * block_bytes,
     )
     waiting = (*_gathered(r, _arrived(most)), _of_blocks(r, left))
-    # A tensor that is larger than the bucket goes alone, and is not copied (f3-025).
-    is_alone = r.block_largest > r.buffers.reduce_bucket_size
-    copied = () if is_alone else (flush,)
-    run = r.activations
-    at_gradient = replace(run, block_bytes=run.block_gradient_bytes or run.block_bytes)
-    in_block = one_block(replace(r, activations=at_gradient))
-    reducing = (head_gradient(r), *in_block, *copied, *early_slice)
+    reducing = (head_gradient(r), *early_slice)
     return (
         (*running, *_gathered_with_the_loss(r), *opening(r)),
         (*running, *_gathered_with_the_loss(r), *kept_blocks(r, r.layers), *alone),
