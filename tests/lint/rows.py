@@ -115,6 +115,7 @@ def top(*members: str) -> str:
 
 OFFLOAD = '"offload_optimizer": {"device": "cpu"}'
 ZERO_2 = '"zero_optimization": {"stage": 2}'
+EXPERTS = '"expert_parallel": {"enabled": true}'
 ZERO_2_OFFLOADED = '"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}'
 
 
@@ -815,6 +816,15 @@ FOUND = (
         2,
         ERROR,
     ),
+    has("refused-together", top(ZERO_2, EXPERTS), "expert_parallel.enabled", 3, ERROR, HF),
+    has(
+        "refused-together",
+        top(ZERO_2, EXPERTS, optimizer("AdamW")),
+        "expert_parallel.enabled",
+        3,
+        WARNING,
+        HF,
+    ),
     has(
         "other-parallelism",
         top('"sequence_parallel_size": 2'),
@@ -1026,6 +1036,8 @@ FOUND = (
 # What is nearly the mistake.
 SILENT = (
     ("unreadable", '{"train_batch_size": 8,} # as hjson takes it', DEEPSPEED),
+    ("refused-together", top(ZERO_2, EXPERTS), DEEPSPEED),
+    ("refused-together", top('"zero_optimization": {"stage": 3}', EXPERTS), HF),
     ("unknown-code", top("# zerowiz: ignore ZW1 ZW204", '"bf16": {}'), DEEPSPEED),
     ("duplicate-key", top('"bf16": {"enabled": true}', '"fp16": {"enabled": false}'), DEEPSPEED),
     ("not-an-object", "train_batch_size: 8", DEEPSPEED),

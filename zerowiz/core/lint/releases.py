@@ -45,6 +45,11 @@ def _skips_norm(config: Config) -> bool:
     return config.truth(f"{ZERO}.compute_grad_norm") is False
 
 
+def _deals_experts(config: Config, entry: Entry) -> bool:
+    is_trainer = config.context.integration is Integration.HF
+    return is_trainer and config.stage in {1, 2} and bool(config.truth(entry.known_path))
+
+
 def _clips(config: Config) -> bool:
     clipping = config.last.get("gradient_clipping")
     return clipping is None or clipping.value not in (AUTO, 0)
@@ -95,7 +100,7 @@ REFUSED_TOGETHER = Rule(
     code="ZW521",
     name="refused-together",
     severity=Severity.ERROR,
-    why="DeepSpeed rejects these settings together",
+    why="DeepSpeed rejects these settings together, or what is saved is not the whole model",
 )
 SCRIPT_DISAGREES = Rule(
     code="ZW701",
@@ -324,6 +329,24 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
             ),
             says="`expert_parallel` at stage 3 cannot be combined with `zero_quantized_gradients`",
             fix="remove it",
+        ),
+        # runtime/zero/stage_1_and_2.py, __init__ of the optimizer.
+        Relation(
+            at="expert_parallel.enabled",
+            when=lambda config, entry: (
+                _deals_experts(config, entry) and config.get("optimizer") is None
+            ),
+            says="`expert_parallel` at stages 1 and 2 does not take the optimizer of the Trainer",
+            fix="name the `optimizer` in the config",
+        ),
+        Relation(
+            at="expert_parallel.enabled",
+            when=lambda config, entry: (
+                _deals_experts(config, entry) and config.get("optimizer") is not None
+            ),
+            says="with `expert_parallel`, the Trainer saves the experts of the first rank alone",
+            fix="train without `expert_parallel`",
+            severity=Severity.WARNING,
         ),
     ),
     OTHER_PARALLELISM: tuple(
