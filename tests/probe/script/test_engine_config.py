@@ -8,12 +8,13 @@ from probe.reading import HF_CALL, facts_of, read_beside
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.preflight.facts import SourceFolder
-from zerowiz.core.script.config_delivery import deliver, with_config_via
+from zerowiz.core.script.config_delivery import deliver, refuse, with_config_via
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.workload import Attention, Integration
-from zerowiz.errors import PreflightError, UsageError
+from zerowiz.errors import PreflightError, UnreachableScriptError, UsageError
 from zerowiz.probe.script.engine_config import read_imports
+from zerowiz.probe.script.line_edits import with_line_edits
 from zerowiz.probe.script.read_script import parse_script, read_script
 
 LITERAL = Convention.CONFIG_LITERAL
@@ -566,7 +567,6 @@ args = p.parse_args()
         ("Trainer.from_argparse_args(args)", Convention.LIGHTNING, None),
         ("L.Trainer(strategy='ddp')", Convention.UNKNOWN, Obstacle.NO_STRATEGY),
         ("L.Trainer()", Convention.UNKNOWN, Obstacle.NO_STRATEGY),
-        # Of kuleshov-group/mdlm.
         ("instantiate(cfg.trainer).fit(m)", Convention.UNKNOWN, Obstacle.HIDDEN_LIGHTNING),
     ],
 )
@@ -704,6 +704,24 @@ def test_a_strategy_that_is_not_followed_is_deepspeeds_where_the_script_names_it
 ) -> None:
     text = f"from lightning import Trainer\nkinds = ['{name}']\nTrainer(strategy=make(kinds))\n"
     assert expected is parse_script(text, "train.py").obstacle
+
+
+def test_a_trainer_that_hydra_makes_with_a_strategy_is_named_with_the_line_that_fits() -> None:
+    # Of kuleshov-group/mdlm: a word for `cfg.trainer.strategy` would have no effect.
+    made = "instantiate(cfg.trainer, strategy=instantiate(cfg.strategy))"
+    text = (
+        "import lightning as L\nfrom hydra.utils import instantiate\n"
+        f"def look(cfg):\n    {made}.validate(m)\ndef train(cfg):\n    {made}.fit(m)\n"
+    )
+    facts = parse_script(text, "train.py")
+    assert (Obstacle.NO_STRATEGY, 6) == (facts.obstacle, facts.config_line)
+    with pytest.raises(UnreachableScriptError) as refused:
+        refuse(facts, "ds.json")
+    edited = with_line_edits(text.encode(), refused.value.edits).decode()
+    assert edited.splitlines()[5].lstrip() == (
+        'instantiate(cfg.trainer, strategy="deepspeed").fit(m)'
+    )
+    assert Convention.LIGHTNING is parse_script(edited, "train.py").convention
 
 
 @pytest.mark.parametrize("place", ["training/engine.py", "training/engine/__init__.py"])

@@ -203,6 +203,15 @@ def facts_in(text: str, trl: tuple[int, int] = (1, 16)) -> ScriptFacts:
             None,
         ),
         (
+            # Of luyug/Dense.
+            (
+                "class Mine(Trainer):\n    def compute_loss(self, *a): ...\n"
+                "kind = Mine if own else Trainer\nkind(model=model, args=TrainingArguments())"
+            ),
+            [Uncounted.OWN_LOSS],
+            None,
+        ),
+        (
             (
                 "class Base(DPOTrainer):\n    def dpo_loss(self, *a): ...\nclass Mine(Base): ...\n"
                 "Mine(model=model, args=DPOConfig())"

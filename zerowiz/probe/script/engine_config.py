@@ -23,6 +23,7 @@ from zerowiz.core.script.facts import (
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
+from zerowiz.probe.script.imports import HEIGHT, has_module
 from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import (
     ACCELERATOR,
@@ -57,8 +58,6 @@ _BUILT = frozenset(
 
 # Find the libraries that a script needs and lacks.
 
-# How far above a script its repository begins, at most: `src/package/train/train.py`.
-_HEIGHT = 4
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
 
@@ -76,7 +75,6 @@ def read_imports(path: Path, folder: Path) -> "tuple[Import, ...]":
         tree = parse_quietly(text)
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return ()
-    known = {*sys.stdlib_module_names, *_list_names(folder)}
     lines: dict[str, int] = {}
     # A script that changes `sys.path` may import modules that are not found here.
     for statement in () if "sys.path" in text else tree.body:
@@ -85,7 +83,7 @@ def read_imports(path: Path, folder: Path) -> "tuple[Import, ...]":
     return tuple(
         Import(path=str(path), line=line, name=name, source=_find_source(name, path))
         for name, line in lines.items()
-        if name not in known
+        if name not in sys.stdlib_module_names and not has_module(folder, name)
     )
 
 
@@ -93,7 +91,7 @@ def _find_source(name: str, script: Path) -> "SourceFolder | None":
     """The folder of the script's repository that has a package, as seen from here."""
     from zerowiz.core.preflight.facts import SourceFolder  # noqa: PLC0415 - only a launch asks
 
-    above = script.resolve().parents[:_HEIGHT]
+    above = script.resolve().parents[:HEIGHT]
     for place in (place for folder in above for place in (folder, folder / "src")):
         if (place / name / "__init__.py").is_file():
             project = place.parent if place.name == "src" else place
@@ -112,17 +110,6 @@ def _imported(statement: ast.stmt) -> list[str]:
     if isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
         return [statement.module.partition(".")[0]]
     return []
-
-
-def _list_names(folder: Path) -> frozenset[str]:
-    """The names of the modules and packages in a folder."""
-    try:
-        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
-    except OSError:
-        return frozenset()
-    modules = {entry.name.removesuffix(".py") for entry in entries if entry.name.endswith(".py")}
-    # That of an entry raises an error at a link that leads to itself.
-    return frozenset(modules | {entry.name for entry in entries if Path(entry.path).is_dir()})
 
 
 # Find the convention by which a script takes its DeepSpeed config.
@@ -307,16 +294,11 @@ def _hidden(facts: ScriptFacts, line: int) -> ScriptFacts:
     )
 
 
-def _is_trainer(read: Reader, expr: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
+def _is_trainer(read: Reader, expr: ast.expr) -> bool:
     """Whether a class is a Trainer of a library, or a subclass in the script."""
-    library, name = read.source.imported(expr)
-    if library in HF_LIBRARIES and name.endswith("Trainer"):
-        return True
-    node = read.source.classes.get(expr.id) if isinstance(expr, ast.Name) else None
-    bases = node.bases if node is not None else []
-    # A class may have the name of one that its bases are made of.
-    seen |= {last_name(expr)}
-    return any(_is_trainer(read, base, seen) for base in bases if last_name(base) not in seen)
+    _own, others = read.source.lineage(expr)
+    kinds = map(read.source.imported, others)
+    return any(library in HF_LIBRARIES and name.endswith("Trainer") for library, name in kinds)
 
 
 def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:

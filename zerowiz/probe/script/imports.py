@@ -4,7 +4,8 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -21,8 +22,9 @@ from zerowiz.probe.script.source import (
 
 # What is read at most; what lies behind that is not seen.
 _MOST_FILES, _MOST_BYTES, _MOST_JOINED_BYTES = 200, 4 << 20, 512 << 10
-# How far above a script its repository begins, at most, and what shows that it begins there.
-_HEIGHT = 4
+HEIGHT = 4
+"""How far above a script its repository begins, at most: `src/package/train/train.py`."""
+# What shows that it begins there.
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 # Folders of a repository that may have the names of libraries, which Python finds first; what a
 # script of a library itself does by it (`-m trl.scripts.dpo`) is known.
@@ -35,8 +37,8 @@ _LIBRARIES = HF_LIBRARIES | {
 _SHOWN: Mapping[str, str] = {
     **dict.fromkeys(("deepspeed", "Training", "peft", "parse_args", "ArgumentParser"), ""),
     **dict.fromkeys(("Arguments(", "fire.", "Optimizer", "Adam", "DataLoader", ".backward("), ""),
-    **dict.fromkeys(("@dataclass", "clip_grad", "truncation", "max_length", "LoRA", "LoRa"), ""),
-    **dict.fromkeys(("from_pretrained", "from_config", "requires_grad", "attn_implementation"), ""),
+    **dict.fromkeys(("clip_grad", "truncation", "max_length", "LoRA", "LoRa"), ""),
+    **dict.fromkeys(("from_pretrained", "from_config", "attn_implementation"), ""),
     **dict.fromkeys(("save_pretrained", "state_dict", "torch.save", "device_map", "load_in_"), ""),
     **dict.fromkeys(("lora", "Lora", "loRA"), ""),
     "ccelerator": "[Aa]ccelerator",
@@ -45,13 +47,17 @@ _SHOWN: Mapping[str, str] = {
     "argument": r"add_\w*argument",
     "Arguments)": r"\(\w*Arguments\)",
     "optim": r"optim\b",
-    "_checkpointing": "[a-z]_checkpointing",
+    "_checkpointing": r"[a-z](?<!self\.gradient)_checkpointing",
+    "requires_grad": r"\.requires_grad(_\(| *=(?!=))",
+    "layer": r"\b(n_layers?|num_hidden_layers) *=(?!=)",
     "args.": r"args\.\w+ *=(?!=)",
 }
+# A class of diffusers that generates, and trains nothing.
+_GENERATES = re.compile(r"^class \w+\([^)]*\bDiffusionPipeline\b", re.MULTILINE)
 _WORDS = re.compile(r"[A-Za-z_]\w*")
-# Where a statement begins that stands in no other one, and the name that it defines.
-_TOP = re.compile(r"^[^\s#)\]}]", re.MULTILINE)
-_DEFINES = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
+# A definition with its indentation, and all of it that stands before its body.
+_DEFINES = re.compile(r"^([ \t]*)(?:async\s+)?(def|class)\s+(\w+)", re.MULTILINE)
+_HEADER = re.compile(r".*?:(?=[ \t]*(?:#[^\n]*)?\n)", re.DOTALL)
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+([.\w]+)", re.MULTILINE)
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -155,17 +161,22 @@ class _SourceFile:
         texts = [text for _before, text in self.definitions.get(name, ())]
         return "\n".join((*texts, *map(self.texts.__getitem__, self.variables.get(name, ()))))
 
-    def take(self, name: str) -> Iterator[tuple[ast.stmt, int, str]]:
+    def take(
+        self, name: str, shows: Callable[["_SourceFile", str], bool]
+    ) -> Iterator[tuple[ast.stmt, int, str]]:
         """The statements that make a name what it is.
+
+        Args:
+            name: The name.
+            shows: Whether a text shows some fact of a script, or uses what does.
 
         Yields:
             Each with the number of lines before those that it counts, and its text.
         """
         for before, text in self.definitions.pop(name, ()):
-            try:
-                yield from ((s, self.first + before, text) for s in parse_quietly(text).body)
-            except (SyntaxError, ValueError, MemoryError, RecursionError):
-                return
+            # A line of a text may look like a method.
+            tree = _tree(_emptied(text, partial(shows, self))) or _tree(text)
+            yield from ((s, self.first + before, text) for s in (tree.body if tree else ()))
         binding = self.variables.get(name, [])
         # What an import does as well.
         shown = (s for s in self.statements if isinstance(s, ast.Expr) and _is_shown(self.texts[s]))
@@ -200,22 +211,65 @@ def _changes(statement: ast.stmt, name: str) -> bool:
     )
 
 
+def _parts(text: str, indent: int = 0) -> Iterator[tuple[re.Match[str] | None, str]]:
+    """The statements of a text that are indented by so many characters at most.
+
+    Yields:
+        Each with the definition that it is, if it is one.
+    """
+    begun = 0
+    begins = re.finditer(rf"^[ \t]{{0,{indent}}}[^\s#)\]}}]", text, re.MULTILINE)
+    for end in (*(match.start() for match in begins), len(text)):
+        part = text[begun:end]
+        named = _DEFINES.search(part)
+        if named is not None and len(named[1]) > indent:
+            named = None
+        if named is None and part.lstrip(" \t").startswith("@"):
+            continue
+        yield named, part
+        begun = end
+
+
 def _split(text: str) -> tuple[str, _Definitions]:
     """A text without its definitions, with as many lines, and the definitions."""
     rest: list[str] = []
     definitions: _Definitions = {}
-    begun = before = 0
-    for end in (*(match.start() for match in _TOP.finditer(text)), len(text)):
-        part = text[begun:end]
-        named = _DEFINES.search(part)
-        if named is None and part.startswith("@"):
-            continue
+    before = 0
+    for named, part in _parts(text):
         lines = part.count("\n")
         if named is not None:
-            definitions.setdefault(named[1], []).append((before, part))
+            definitions.setdefault(named[3], []).append((before, part))
         rest.append(part if named is None else "\n" * lines)
-        begun, before = end, before + lines
+        before += lines
     return "".join(rest), definitions
+
+
+def _emptied(text: str, shows: Callable[[str], bool]) -> str:
+    """A class, with as many lines, without what stands in its methods that show nothing."""
+    whole, *inner = _DEFINES.finditer(text)
+    if whole[2] == "def" or not inner:
+        return text
+    found = list(_parts(text, len(inner[0][1])))
+    parts = [part for _named, part in found]
+    methods = {n: named[3] for n, (named, _) in enumerate(found) if named and named[2] == "def"}
+    kept = {n for n in methods if shows(parts[n])}
+    words = {n: {*_WORDS.findall(parts[n])} for n in methods if n not in kept}
+    while more := {n for n in words if words[n] & {methods[k] for k in kept}} - kept:
+        kept |= more
+    for n in methods.keys() - kept:
+        header = _HEADER.match(parts[n])
+        if header is not None:
+            lines = parts[n].count("\n") - header[0].count("\n")
+            parts[n] = f"{header[0]} pass" + "\n" * lines
+    return "".join(parts)
+
+
+def _tree(text: str) -> ast.Module | None:
+    """The syntax tree of a text; None for one that Python does not read."""
+    try:
+        return parse_quietly(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
 
 
 def _bound(module: _SourceFile, nodes: list[ast.AST]) -> set[str]:
@@ -242,6 +296,9 @@ def _bound(module: _SourceFile, nodes: list[ast.AST]) -> set[str]:
     return names - wide
 
 
+_EXTENDING = frozenset({"sys.path.append", "sys.path.insert"})
+
+
 class _Own(Struct, frozen=True):
     """A definition or a variable of a module."""
 
@@ -258,7 +315,7 @@ class _Joiner:
 
     def __init__(self, script: Path, folder: Path) -> None:
         above = [*script.parents]
-        self._above = [*above, *[*script.absolute().parents][len(above) :]][: _HEIGHT + 1]
+        self._above = [*above, *[*script.absolute().parents][len(above) :]][: HEIGHT + 1]
         self._folders = [folder]
         self._root = next(
             (f for f in self._above if any((f / name).exists() for name in _PROJECT_FILES)), None
@@ -266,7 +323,7 @@ class _Joiner:
         self._tops: dict[str, list[Path]] = {}
         self._located: dict[tuple[Path | None, str], Path | None] = {}
         self._modules: dict[Path, _SourceFile | None] = {}
-        self._mattering: dict[tuple[Path, str], bool] = {}
+        self._telling: dict[tuple[Path, str], bool] = {}
         self._found: dict[tuple[_SourceFile, str, int], _Target] = {}
         self._lines = self._bytes = self._joined_bytes = 0
         self._names: dict[tuple[Path | None, str], str] = {}
@@ -280,36 +337,22 @@ class _Joiner:
     def add_folders(self, script: _SourceFile, tree: ast.Module) -> None:
         """Add the folders that a script adds to `sys.path`."""
         for node in nodes_of(tree):
-            match node:
-                case ast.Call(
-                    func=ast.Attribute(
-                        value=ast.Attribute(value=ast.Name(id="sys"), attr="path"),
-                        attr="append" | "insert",
-                    ),
-                    args=[*_, expr],
-                ):
-                    folder = _path(script, expr)
-                    if folder is not None:
-                        self._folders.append(Path(os.path.relpath(folder)))
-                case _:
-                    pass
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in _EXTENDING and node.args:
+                folder = _path(script, node.args[-1])
+                if folder is not None:
+                    self._folders.append(Path(os.path.relpath(folder)))
 
     def locate(self, near: _SourceFile, name: str) -> Path | None:
         """The file of a module by its dotted name, as another module imports it."""
-        key = (near.path.parent if name.startswith(".") else None, name)
-        if key not in self._located:
-            self._located[key] = next(self._locate(near, name), None)
-        return self._located[key]
-
-    def _locate(self, near: _SourceFile, name: str) -> Iterator[Path]:
         parts = [part for part in name.split(".") if part]
-        if name.startswith("."):
+        level = len(name) - len(name.lstrip("."))
+        key = (near.path.parent if level else None, name)
+        if key not in self._located:
             above = [near.path.parent, *near.path.parent.parents]
-            level = len(name) - len(name.lstrip("."))
-            yield from _files(above[level - 1], parts) if level <= len(above) else ()
-        else:
-            for place in self.places(parts[0]):
-                yield from _files(place, parts)
+            places = above[level - 1 : level] if level else self.places(parts[0])
+            files = (file for place in places for file in _files(place, parts))
+            self._located[key] = next(files, None)
+        return self._located[key]
 
     def places(self, top: str) -> list[Path]:
         """The folders in which a package or a module of the script is."""
@@ -320,9 +363,7 @@ class _Joiner:
             above = () if is_library else self._above
             around = (folder.parent for folder in above if folder.name == top)
             places = (*self._folders, *around)
-            self._tops[top] = [
-                p for p in places if (p / top).is_dir() or (p / f"{top}.py").exists()
-            ]
+            self._tops[top] = [place for place in places if has_module(place, top)]
             if self._root is not None and not is_library:
                 roots = (self._root, self._root / "src")
                 self._tops[top] += [r for r in roots if (r / top / "__init__.py").is_file()]
@@ -341,13 +382,14 @@ class _Joiner:
     def _read(self, path: Path) -> _SourceFile | None:
         try:
             text = read_named(path, LONGEST_SCRIPT_BYTES).decode(errors="replace")
-            rest, definitions = _split(text)
-            try:
-                tree = parse_quietly(rest)
-            except SyntaxError:
-                # A line of a text may look like a statement.
-                tree, definitions = parse_quietly(text), {}
-        except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
+        except OSError:
+            return None
+        rest, definitions = _split(text)
+        tree = _tree(rest)
+        if tree is None:
+            # A line of a text may look like a statement.
+            tree, definitions = _tree(text), {}
+        if tree is None:
             return None
         module = _SourceFile(path, text, tree, definitions, self._lines)
         self._bytes += len(text)
@@ -415,16 +457,19 @@ class _Joiner:
                 return None
 
     def matters(self, target: _Target) -> bool:
+        """Whether a definition shows any fact of a script, or may be a class of its options."""
+        if not isinstance(target, _Own):
+            return False
+        return self._tells(target) or "@dataclass" in target.module.text_of(target.name)
+
+    def _tells(self, own: _Own) -> bool:
         """Whether a definition shows any fact of a script, or uses one that does."""
-        if isinstance(target, _Own):
-            key = (target.module.path, target.name)
-            if key not in self._mattering:
-                self._mattering[key] = False  # of one that uses itself
-                self._mattering[key] = self._shows(
-                    target.module, target.module.text_of(target.name)
-                )
-            return self._mattering[key]
-        return False
+        key = (own.module.path, own.name)
+        if key not in self._telling:
+            self._telling[key] = False  # of one that uses itself
+            text = own.module.text_of(own.name)
+            self._telling[key] = not _GENERATES.search(text) and self._shows(own.module, text)
+        return self._telling[key]
 
     def _shows(self, module: _SourceFile, text: str) -> bool:
         if _is_shown(text):
@@ -435,10 +480,10 @@ class _Joiner:
             if word not in module.names and word not in module.imports:
                 continue
             target = self.find(module, word)
-            parts: list[_Target] = [target]
+            parts = [target] if isinstance(target, _Own) else []
             if isinstance(target, _SourceFile):
                 parts = [_Own(target, name) for name in words if name in target.names]
-            if any(map(self.matters, parts)):
+            if any(map(self._tells, parts)):
                 return True
         return False
 
@@ -460,9 +505,7 @@ class _Joiner:
         texts = [whole]
         while self._todo and self._joined_bytes < _MOST_JOINED_BYTES:
             own = self._todo.pop(0)
-            for statement, lines, text in own.module.take(own.name):
-                if isinstance(statement, ast.ClassDef):
-                    self._empty(own.module, statement, text)
+            for statement, lines, text in own.module.take(own.name, self._shows):
                 body.append(self._renamed(own.module, statement, lines))
                 texts.append(text)
                 self._joined_bytes += len(text)
@@ -474,19 +517,6 @@ class _Joiner:
             seen="\n".join([whole, *(module.text for module in modules)]),
             files=tuple((module.first, str(module.path)) for module in modules),
         )
-
-    def _empty(self, module: _SourceFile, node: ast.ClassDef, text: str) -> None:
-        """Take out what stands in the methods of a class that show nothing."""
-        lines = text.splitlines()
-        methods = [inner for inner in node.body if isinstance(inner, _Function)]
-        texts = {m: _text(lines, m) for m in methods}
-        kept = {m for m in methods if self._shows(module, texts[m])}
-        words = {m: {*_WORDS.findall(texts[m])} for m in methods if m not in kept}
-        while more := {m for m in words if words[m] & {k.name for k in kept}} - kept:
-            kept |= more
-        for method in methods:
-            if method not in kept:
-                method.body = [ast.copy_location(ast.Pass(), method)]
 
     def _renamed(self, module: _SourceFile, statement: ast.stmt, lines: int) -> ast.stmt:
         """A statement whose names are those that their definitions have here.
@@ -587,6 +617,11 @@ def _import(origin: str, name: str) -> ast.stmt:
     if not source:
         return ast.Import(names=[ast.alias(name=last, asname=name)])
     return ast.ImportFrom(module=source, names=[ast.alias(name=last, asname=name)], level=0)
+
+
+def has_module(folder: Path, name: str) -> bool:
+    """Whether a folder has a module or a package of a name."""
+    return (folder / name).is_dir() or (folder / f"{name}.py").exists()
 
 
 def _files(folder: Path, parts: list[str]) -> Iterator[Path]:

@@ -241,6 +241,8 @@ def is_complete(branches: list[dict[str, bool]]) -> bool:
 
 FROM_PARSED = "from_argparse_args"
 """lightning 1.9, pytorch/trainer/trainer.py: it takes each option of a Trainer by its name."""
+INSTANTIATE = "instantiate"
+"""hydra 1.3, utils.py: it calls what its first argument names, with what else that has."""
 LIGHTNING = ("lightning", "pytorch_lightning")
 HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})
 ACCELERATOR = ("accelerate", "Accelerator")
@@ -382,10 +384,20 @@ class Source(Struct, frozen=True, kw_only=True, eq=False):
         star = f"{self.stars[0]}." if known and len(self.stars) == 1 else ""
         return self.imports.get(expr.id, f"{star}{expr.id}")
 
-    def class_origin(self, expr: ast.expr) -> str:
-        """The dotted name of a class, or of what a class of the script is a kind of."""
-        own = self.classes.get(last_name(expr))
-        return self.origin(own.bases[0] if own is not None and own.bases else expr)
+    def lineage(self, expr: ast.expr) -> tuple[list[ast.ClassDef], list[ast.expr]]:
+        """The classes of the script that a class is, and the others that it is a kind of."""
+        own: list[ast.ClassDef] = []
+        others: list[ast.expr] = []
+        todo = [expr]
+        for each in todo:
+            node = self.classes.get(each.id) if isinstance(each, ast.Name) else None
+            # A class may have the name of one that it is made of.
+            if node is None or node in own:
+                others.append(each)
+            else:
+                own.append(node)
+                todo += node.bases
+        return own, others
 
     def imported(self, expr: ast.expr) -> tuple[str, str]:
         """The library that a name was imported from, and its last part; empty for other names."""
@@ -400,9 +412,15 @@ class Source(Struct, frozen=True, kw_only=True, eq=False):
         return self.by_origin.get((library, name), [])
 
     def lightning_trainers(self) -> list[FunctionCall]:
-        """The calls that build a Trainer of Lightning."""
+        """The calls that build a Trainer of Lightning; those beside a call of `fit` come first."""
         names = product(LIGHTNING, ("Trainer", FROM_PARSED))
-        return [call for library, name in names for call in self.calls_to(library, name)]
+        built = [call for library, name in names for call in self.calls_to(library, name)]
+        uses = any(origin.partition(".")[0] in LIGHTNING for origin in self.imports.values())
+        made = self.by_method.get(INSTANTIATE, []) if uses else []
+        built = built or [call for call in made if "strategy" in call.words]
+        # Another one may only evaluate.
+        fits = {call.function for call in self.by_method.get("fit", [])}
+        return sorted(built, key=lambda call: call.function not in fits)
 
     def callers(self, function: str) -> list[FunctionCall]:
         """The calls of a function of the script; `trainer.train()` is none of its own `train`."""
@@ -462,7 +480,7 @@ class Source(Struct, frozen=True, kw_only=True, eq=False):
     def keywords(self, call: FunctionCall) -> tuple[dict[str, ast.expr], bool]:
         """The keyword arguments of a call, also behind `**`, and whether others are hidden."""
         keywords: dict[str, ast.expr] = {}
-        hidden = False
+        hidden = call.method == INSTANTIATE
         for word in call.node.keywords:
             entries = {word.arg: word.value} if word.arg else self.entries(word.value, call.scope)
             keywords |= entries or {}

@@ -71,71 +71,54 @@ def built_trainers(read: Reader) -> list[BuiltTrainer]:
     """
     trainers = []
     for call in read.source.calls:
-        use = _use(read.source, call)
-        if use is not None:
-            trainers.append(BuiltTrainer(call=call, use=use))
+        func = follow(call.node.func, call.scope)
+        # `cls = MyTrainer if args.mine else Trainer`
+        classes = [func.body, func.orelse] if isinstance(func, ast.IfExp) else [func]
+        uses = (_use(read.source, call, each) for each in classes)
+        trainers += [BuiltTrainer(call=call, use=use) for use in uses if use is not None]
     return trainers
 
 
 def trainer_uses(read: Reader) -> Iterator[TrainerUse]:
     """The trainers of a script; where none is built in it, those whose arguments it has."""
-    built = [
-        replace(trainer.use, conditions=tuple(read.conditions(trainer.call)))
-        for trainer in built_trainers(read)
-    ]
-    yield from built
-    if built:
-        return
     names = [
         (built_argument.arguments.name, built_argument.call.line)
         for built_argument in read.line.built
     ]
     if read.line.training is not None:
         names.append((read.line.training.name, read.line.hf_line or 1))
-    for name, line in names:
-        if name in ARGUMENT_CLASSES and name.endswith("Config"):
-            trainer = f"{name.removesuffix('Config')}Trainer"
-            yield TrainerUse(name=trainer, line=line, code=name)
+    of_arguments = [
+        TrainerUse(name=f"{name.removesuffix('Config')}Trainer", line=line, code=name)
+        for name, line in names
+        if name in ARGUMENT_CLASSES and name.endswith("Config")
+    ]
+    built = built_trainers(read)
+    yield from () if built else of_arguments
+    for trainer in built:
+        use = replace(trainer.use, conditions=tuple(read.conditions(trainer.call)))
+        # `class MyGRPOTrainer(Trainer)`, which gets a GRPOConfig.
+        is_own = use.changed is not None and use.name == "Trainer"
+        yield replace(use, name=of_arguments[0].name) if is_own and of_arguments else use
 
 
-def _use(source: Source, call: FunctionCall) -> TrainerUse | None:
-    """What a call builds, if that is a trainer."""
-    func = call.node.func
-    own_class = source.classes.get(func.id) if isinstance(func, ast.Name) else None
-    if own_class is not None:
-        return _own_use(source, call, own_class)
-    library, name = source.imported(func)
-    if not name.endswith("Trainer") or (name == "Trainer" and library not in HF_LIBRARIES):
+def _use(source: Source, call: FunctionCall, func: ast.expr) -> TrainerUse | None:
+    """What a call builds, if that is a trainer; one of the script may make the loss itself."""
+    own, others = source.lineage(func)
+    kinds = [(*source.imported(other), last_name(other)) for other in others]
+    named = [(library, name or (last if own else "")) for library, name, last in kinds]
+    library, name = next((kind for kind in named if kind[1].endswith("Trainer")), ("", ""))
+    is_like_one = name != "Trainer" and bool({"args", "train_dataset"} & call.words.keys())
+    if not name or not (own or library in HF_LIBRARIES or is_like_one):
         return None
-    if library in HF_LIBRARIES or {"args", "train_dataset"} & call.words.keys():
-        return TrainerUse(name=name, line=call.line, code=f"{call.name}(...)")
-    return None
-
-
-def _own_use(source: Source, call: FunctionCall, node: ast.ClassDef) -> TrainerUse | None:
-    """A class of the script that is a Trainer, and the method of its own that makes the loss."""
-    methods: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
-    seen: set[str] = set()
-    while node.name not in seen:
-        seen.add(node.name)
-        methods += [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
-        names = [(last_name(base), base) for base in node.bases]
-        base = next((b for n, b in names if n.endswith("Trainer") or n in source.classes), None)
-        if base is None:
-            return None
-        inner = source.classes.get(base.id) if isinstance(base, ast.Name) else None
-        if inner is None or inner.name in seen:
-            name = source.imported(base)[1] or last_name(base)
-            changed = next((method for method in methods if method.name in _MAKE_THE_LOSS), None)
-            return TrainerUse(
-                name=name,
-                line=call.line,
-                code=f"{call.name}(...)",
-                changed=None if changed is None else f"{call.name}.{changed.name}",
-                changed_line=None if changed is None else changed.lineno,
-            )
-        node = inner
-    return None
+    methods = (m for node in own for m in node.body if isinstance(m, ast.FunctionDef))
+    changed = next((method for method in methods if method.name in _MAKE_THE_LOSS), None)
+    return TrainerUse(
+        name=name,
+        line=call.line,
+        code=f"{call.name}(...)",
+        changed=None if changed is None else f"{own[0].name}.{changed.name}",
+        changed_line=None if changed is None else changed.lineno,
+    )
 
 
 # Find where a script writes the weights of the model that it trains, as this rank has them.

@@ -229,12 +229,13 @@ def _own_optimizers(read: Reader) -> Iterator[tuple[FunctionCall, ValueSource]]:
     """Each call that builds an optimizer, with its class; without one where it is not counted."""
     for call in read.source.calls:
         library, name = read.source.imported(call.node.func)
+        _own, kinds = read.source.lineage(call.node.func)
         if (library, name) in _OPTIMIZERS:
             yield call, ValueSource(value=name, line=call.line, code=f"{call.name}(...)")
         elif (library, name) == ("accelerate", "DummyOptim"):
             # accelerate 1.x, utils/deepspeed.py: it stands for the config's.
             yield call, ValueSource(from_config=True, line=call.line, code=f"{call.name}(...)")
-        elif _OF_OPTIM.match(read.source.class_origin(call.node.func)):
+        elif any(_OF_OPTIM.match(read.source.origin(kind)) for kind in kinds):
             yield call, ValueSource(line=call.line, code=f"{call.name}(...)")
 
 
@@ -473,6 +474,8 @@ _ABILITY = "supports_gradient_checkpointing"
 # How the names of functions begin that save and load checkpoints; those do not checkpoint
 # activations.
 _CHECKPOINT_FILES = ("save", "load", "get", "find", "resume")
+# A forward pass of a module, which may be left out, that checkpoints by torch.
+_CHECKPOINTS = re.compile(r"utils\.checkpoint\b.*\bcheckpoint\(", re.DOTALL)
 
 
 def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -619,6 +622,7 @@ def _mentions_checkpointing(source: Source) -> bool:
     """Whether anything in the script could turn it on."""
     return (
         bool(source.altered & _FIELDS)
+        or _CHECKPOINTS.search(source.text) is not None
         or any("checkpointing" in (word or "") for call in source.calls for word in call.words)
         or any(
             "checkpoint" in name and not name.startswith(_CHECKPOINT_FILES)
