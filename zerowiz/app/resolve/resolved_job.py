@@ -474,10 +474,18 @@ def lr_needed(facts: ScriptFacts | None = None) -> AnswerNeededError:
     Args:
         facts: Of a script beside which a config may lie that names one.
     """
+    hints = [] if facts is None else [*offer_configs(facts, "lr")]
+    if facts is not None and facts.optimizer.code and not facts.optimizer.seen:
+        own = facts.optimizer
+        hints.append(
+            f"`{own.code}` in {facts.where(own.line)} does not reach DeepSpeed: pass it to "
+            "`deepspeed.initialize` as `optimizer=`; if it updates weights in the backward pass, "
+            "there is no plan for it: `$lr` would add another optimizer"
+        )
     return AnswerNeededError(
-        "no learning rate: zerowiz sees no optimizer that the script passes to DeepSpeed, and no"
-        " `lr` or `learning_rate` in it",
-        *(() if facts is None else offer_configs(facts, "lr")),
+        "no learning rate: zerowiz sees no optimizer that the script passes to DeepSpeed, and"
+        " follows no `lr` or `learning_rate` in it",
+        *hints,
         "set it with `$lr`; zerowiz 1.0.0rc1 wrote `$lr 5e-5`",
     )
 

@@ -175,7 +175,7 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
         "remove `config=` in {path} line {line}: zerowiz then passes its file",
     ),
     Obstacle.NO_STRATEGY: (
-        "the Lightning Trainer in line {line} does not use DeepSpeed",
+        "the Lightning Trainer in line {line} has no `strategy` of DeepSpeed that zerowiz sees",
         'write `strategy="deepspeed"` in {path} line {line}: zerowiz then passes its file',
     ),
     Obstacle.HIDDEN_HF: (
@@ -196,13 +196,15 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     ),
 }
 
+_STRATEGY = {"keyword": "strategy", "code": '"deepspeed"'}
 # The keyword of the call in that line, and what to write for it; nothing if it is to be removed.
-_EDITS: Mapping[Obstacle, Mapping[str, str]] = {
-    Obstacle.TWO_CONFIGS: {"keyword": "config"},
-    Obstacle.BUILT_HF: {"keyword": "deepspeed"},
-    Obstacle.BUILT_ACCELERATE: {"keyword": "deepspeed_plugin"},
-    Obstacle.BUILT_LIGHTNING: {"keyword": "config"},
-    Obstacle.NO_STRATEGY: {"call": "Trainer", "keyword": "strategy", "code": '"deepspeed"'},
+_EDITS: Mapping[Obstacle, tuple[Mapping[str, str], ...]] = {
+    Obstacle.TWO_CONFIGS: ({"keyword": "config"},),
+    Obstacle.BUILT_HF: ({"keyword": "deepspeed"},),
+    Obstacle.BUILT_ACCELERATE: ({"keyword": "deepspeed_plugin"},),
+    Obstacle.BUILT_LIGHTNING: ({"keyword": "config"},),
+    # One that Hydra makes has no such name.
+    Obstacle.NO_STRATEGY: (_STRATEGY, {"call": "Trainer", **_STRATEGY}),
 }
 
 _SAY_HOW = (
@@ -230,14 +232,14 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
         "line": facts.place(facts.config_line).removeprefix("line "),
         "config": config_path,
     }
-    edit = _EDITS.get(facts.obstacle or Obstacle.NO_ENGINE)
+    edits = _EDITS.get(facts.obstacle or Obstacle.NO_ENGINE, ())
     error = UnreachableScriptError(
         f"zerowiz cannot pass a config to {facts.text_path}: {reason.format(**words)}",
         *(hint.format(**words) for hint in hints),
-        *([BY_DOCTOR] if edit else []),
+        *([BY_DOCTOR] if edits else []),
         *(() if facts.obstacle in {Obstacle.PROGRAM_FILE, Obstacle.HYDRA} else general),
     )
-    error.edits = (facts.edit(facts.config_line, **edit),) if edit else ()
+    error.edits = tuple(facts.edit(facts.config_line, **edit) for edit in edits)
     raise error
 
 
