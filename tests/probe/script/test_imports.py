@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from paths import ROOT
@@ -169,6 +170,23 @@ def test_a_text_in_a_module_may_look_like_a_definition() -> None:
     text = 'USAGE = """\ndef main():\n    pass\nsee deepspeed(\n"""\n'
     facts = read_beside("import work\nwork.main()\n", {"work": text + WORK})
     assert "work.py line 21" == facts.where(facts.config_line)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "    def show(\n        self,\n        kind='a:',  # one: any\n    ):  # yet\n        pass\n",
+        "    def show(self): print(self)\n",
+        # The text ends the definition that is left out.
+        '    def show(self):\n        return """\n    def\n""" + "x"\n',
+    ],
+)
+def test_a_method_that_shows_nothing_is_left_out_and_lines_stay(method: str) -> None:
+    head, _, body = WORK.partition("def main():\n")
+    work = f"{head}class Work:\n{method}    def main(self):\n{indent(body, '    ')}"
+    facts = read_beside("from work import Work\nWork().main()\n", {"work": work})
+    line = next(n for n, text in enumerate(work.splitlines(), 1) if "deepspeed.initialize" in text)
+    assert f"work.py line {line}" == facts.where(facts.config_line)
 
 
 def test_modules_that_import_each_other_end() -> None:

@@ -60,19 +60,6 @@ class Argument(NamedTuple):
     """What stands before it where it is no argument: the key of a dict, a parameter's name."""
 
 
-def _cap(expr: ast.expr, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
-    """The first and the largest value of `x = FIRST`, then `if x > MOST: x = MOST`."""
-    if not isinstance(expr, ast.Name):
-        return None
-    owner = scope.owner(expr.id)
-    match owner.values.get(expr.id):
-        case [ast.expr() as first, ast.expr() as most] if expr.id in owner.caps:
-            names = {node.id for node in nodes_of(first) if isinstance(node, ast.Name)}
-            return None if expr.id in names else (first, most)
-        case _:
-            return None
-
-
 class Reader(Struct, frozen=True, kw_only=True, eq=False):
     """Answers what an expression of the source depends on."""
 
@@ -123,7 +110,7 @@ class Reader(Struct, frozen=True, kw_only=True, eq=False):
         """The expression, or the value of a name or of a dict's entry."""
         for _ in range(MOST_STEPS):
             expr = follow(expr, call.scope)
-            inner = self._entry(expr, call.scope) or _converted(expr) or self._uncapped(expr, call)
+            inner = self._entry(expr, call.scope) or self._uncapped(expr, call)
             if inner is None:
                 break
             expr = inner
@@ -131,14 +118,18 @@ class Reader(Struct, frozen=True, kw_only=True, eq=False):
 
     def _uncapped(self, expr: ast.expr, call: FunctionCall) -> ast.expr | None:
         """What `x` is before `if x > MOST: x = MOST`, where it is not above that."""
-        cap = _cap(expr, call.scope)
-        if cap is None:
-            return None
-        first, scope = self.argument(cap[0], call), call.scope
-        value, most = literal(first.expr, first.call.scope), literal(cap[1], scope)
-        if not isinstance(value, int) or not isinstance(most, int):
-            return None
-        return cap[0] if value <= most else None
+        name = getattr(expr, "id", "")
+        owner = call.scope.owner(name)
+        match owner.values.get(name):
+            case [ast.expr() as before, ast.expr() as most] if name in owner.caps and not any(
+                isinstance(node, ast.Name) and node.id == name for node in nodes_of(before)
+            ):
+                first = self.argument(before, call)
+                value, largest = literal(first.expr, first.call.scope), literal(most, call.scope)
+                is_below = isinstance(value, int) and isinstance(largest, int) and value <= largest
+                return before if is_below else None
+            case _:
+                return None
 
     def argument(self, expr: ast.expr, call: FunctionCall) -> Argument:
         """The expression, or what the only call of a function passes for its parameter."""
@@ -169,12 +160,14 @@ class Reader(Struct, frozen=True, kw_only=True, eq=False):
         return ast.copy_location(entry, expr), passed[1]
 
     def _entry(self, expr: ast.expr, scope: Scope) -> ast.expr | None:
-        """The value of `SETTINGS["x"]`, where the dict is a literal."""
+        """The value of `SETTINGS["x"]`, where the dict is a literal; the number in `int(...)`."""
         match expr:
             case ast.Subscript(
                 value=ast.Name() | ast.Dict() as whole, slice=ast.Constant(value=key)
             ):
                 return self.source.entry(whole, str(key), scope)
+            case ast.Call(func=ast.Name(id="int"), args=[number], keywords=[]):
+                return number
             case _:
                 return None
 
@@ -298,15 +291,6 @@ def _label(name: ast.expr, value: ast.expr, call: FunctionCall) -> str:
         return f'"{key}": '
     given = (*call.node.args, *(word.value for word in call.node.keywords))
     return "" if value in given else f"{last_name(name)}="
-
-
-def _converted(expr: ast.expr) -> ast.expr | None:
-    """The number in `int(...)`."""
-    match expr:
-        case ast.Call(func=ast.Name(id="int"), args=[number], keywords=[]):
-            return number
-        case _:
-            return None
 
 
 def show_argument(call: FunctionCall, expr: ast.expr, keyword: str | None = None) -> str:

@@ -418,11 +418,12 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     reference = agree(_reference(read, trainer) for trainer in built) if built else UNSEEN
     return replace(
         facts.with_sources(reference=reference),
-        optimizers_passed=tuple(_optimizers_passed(read, built)),
+        optimizers_passed=tuple(dict.fromkeys(_optimizers_passed(read, built))),
         trainer=TrainerFacts(
             uses=tuple(trainer_uses(read)),
+            # A call may build one of two trainers.
             models_beside=tuple(
-                model for trainer in built for model in _models_beside(read, trainer)
+                dict.fromkeys(model for trainer in built for model in _models_beside(read, trainer))
             ),
             evaluations=tuple(_evaluations(read, built)),
             metrics=next(_metrics(built), None),
@@ -434,13 +435,9 @@ def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[Valu
     """What has to hold for each call of a trainer's `evaluate`."""
     names = {name for trainer in built for name in trainer.call.target.split()}
     for call in read.source.by_method.get("evaluate", ()):
-        match call.node.func:
-            case ast.Attribute(value=base):
-                name = last_name(base)
-                if name in names or name.lower().endswith("trainer"):
-                    yield tuple(read.conditions(call))
-            case _:
-                pass
+        name = last_name(_base(call))
+        if name in names or name.lower().endswith("trainer"):
+            yield tuple(read.conditions(call))
 
 
 def _metrics(built: list[BuiltTrainer]) -> Iterator[ValueSource]:
@@ -511,11 +508,8 @@ def _items(read: Reader, expr: ast.expr, call: FunctionCall) -> Iterator[ast.exp
     """The items of a list, and what is appended to it; any other expression is its only one."""
     if isinstance(expr, ast.Name):
         for other in read.source.by_method.get("append", ()):
-            match other.node.func:
-                case ast.Attribute(value=base) if last_name(base) == expr.id:
-                    yield from other.node.args[:1]
-                case _:
-                    pass
+            if last_name(_base(other)) == expr.id:
+                yield from other.node.args[:1]
     followed = read.follow(expr, call)
     yield from followed.elts if isinstance(followed, ast.List | ast.Tuple) else [followed]
 
