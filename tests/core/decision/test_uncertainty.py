@@ -252,7 +252,7 @@ def test_a_model_that_is_known_less_well_never_has_a_narrower_interval(
 
 def test_an_assumption_has_one_row_and_all_but_the_plain_ones_widen() -> None:
     assert [*Assumption] == [doubt.what for doubt in DOUBTS]
-    assert PLAIN | {Assumption.CUT, Assumption.STAND_IN} == {
+    assert PLAIN | {Assumption.CUT, Assumption.STAND_IN, Assumption.MIXTURE} == {
         doubt.what for doubt in DOUBTS if not doubt.rate
     }
 
