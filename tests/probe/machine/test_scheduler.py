@@ -44,22 +44,25 @@ def see() -> str:
     return f"{sys.executable} -c '{SEE}'"
 
 
-def test_the_process_that_a_terminal_belongs_to_is_in_the_foreground() -> None:
-    assert "True" in at_terminal(see())
+HANGUP = signal.SIGHUP.name.removeprefix("SIG")
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "expected"),
     [
-        f"set -m; {see()} & wait",
-        f"{see()} </dev/null",
-        f"{see()} 2>/dev/null",
-        f"setsid -w {see()}",
+        pytest.param(see(), "True", id="it belongs to it"),
+        pytest.param(f"set -m; {see()} & wait", "False", id="background"),
+        pytest.param(f"{see()} </dev/null", "False", id="no input"),
+        pytest.param(f"{see()} 2>/dev/null", "False", id="nobody reads its notes"),
+        pytest.param(f"setsid -w {see()}", "False", id="another session"),
+        # nohup is seen though the terminal is there.
+        pytest.param(f"trap '' {HANGUP}; {see()}", "False", id="nohup"),
     ],
-    ids=["background", "no input", "nobody reads its notes", "another session"],
 )
-def test_one_that_it_does_not_belong_to_is_not(command: str) -> None:
-    assert "False" in at_terminal(command)
+def test_the_process_that_a_terminal_belongs_to_is_in_the_foreground(
+    command: str, expected: str
+) -> None:
+    assert expected in at_terminal(command)
 
 
 def test_a_process_without_a_terminal_is_not_in_the_foreground() -> None:
@@ -73,11 +76,6 @@ def test_a_process_without_a_terminal_is_not_in_the_foreground() -> None:
         timeout=20,
     )
     assert "False" in done.stdout
-
-
-def test_nohup_is_seen_though_the_terminal_is_there() -> None:
-    ignoring = f"trap '' {signal.SIGHUP.name.removeprefix('SIG')}; {see()}"
-    assert "False" in at_terminal(ignoring)
 
 
 @pytest.mark.parametrize(
@@ -172,49 +170,44 @@ TORCHRUN = {
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "gpus"),
-    [
-        ({"SLURM_GPUS_PER_NODE": "8"}, 8),
-        ({"SLURM_GPUS_PER_NODE": "a100:2,v100:2"}, 4),
-        # awslabs/awsome-distributed-ai issue 71: `srun --gres=gpu:a100:4` sets these alone.
-        ({"SLURM_STEP_GPUS": "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, 4),
-        ({"SLURM_GPUS_PER_NODE": "8", "SLURM_GPUS_ON_NODE": "1"}, 8),
-        ({"SLURM_GPUS_PER_NODE": "h100", "SLURM_GPUS_ON_NODE": "4"}, 4),
-        ({"SLURM_JOB_GPUS": "0-3,6"}, 5),
-        ({"SLURM_GPUS_PER_TASK": "1", "SLURM_TASKS_PER_NODE": "4(x2)"}, 4),
-        ({"SLURM_GPUS": "16", "SLURM_NNODES": "2"}, 8),
-        ({"SLURM_GPUS": "15", "SLURM_NNODES": "2"}, None),
-        ({"SLURM_TASKS_PER_NODE": "8(x2)"}, None),
-        ({}, None),
-    ],
-)
-def test_slurm_says_in_many_ways_how_many_gpus_a_node_has(
-    environ: dict[str, str], gpus: int | None
-) -> None:
-    allocation = read_allocation({"SLURM_JOB_ID": "1", **environ}, NOTHING)
-    assert allocation
-    assert gpus == allocation.gpus_per_node
+GPUS: list[tuple[dict[str, str], int | None]] = [
+    ({"SLURM_GPUS_PER_NODE": "8"}, 8),
+    ({"SLURM_GPUS_PER_NODE": "a100:2,v100:2"}, 4),
+    # awslabs/awsome-distributed-ai issue 71: `srun --gres=gpu:a100:4` sets these alone.
+    ({"SLURM_STEP_GPUS": "0,1,2,3", "SLURM_GPUS_ON_NODE": "4"}, 4),
+    ({"SLURM_GPUS_PER_NODE": "8", "SLURM_GPUS_ON_NODE": "1"}, 8),
+    ({"SLURM_GPUS_PER_NODE": "h100", "SLURM_GPUS_ON_NODE": "4"}, 4),
+    ({"SLURM_JOB_GPUS": "0-3,6"}, 5),
+    ({"SLURM_GPUS_PER_TASK": "1", "SLURM_TASKS_PER_NODE": "4(x2)"}, 4),
+    ({"SLURM_GPUS": "16", "SLURM_NNODES": "2"}, 8),
+    ({"SLURM_GPUS": "15", "SLURM_NNODES": "2"}, None),
+    ({"SLURM_TASKS_PER_NODE": "8(x2)"}, None),
+    ({}, None),
+]
+MEMORY: list[tuple[dict[str, str], int | None]] = [
+    ({"SLURM_MEM_PER_NODE": "515000"}, 515000 * MIB),
+    ({"SLURM_MEM_PER_NODE": "0"}, None),
+    ({"SLURM_MEM_PER_CPU": "4000", "SLURM_CPUS_ON_NODE": "32"}, 128000 * MIB),
+    ({"SLURM_MEM_PER_CPU": "4000", "SLURM_JOB_CPUS_PER_NODE": "72(x2),36"}, 144000 * MIB),
+    ({"SLURM_MEM_PER_CPU": "4000"}, None),
+    ({"SLURM_MEM_PER_GPU": "102400", "SLURM_GPUS_ON_NODE": "8"}, 800 * GIB),
+    ({"SLURM_MEM_PER_GPU": "102400"}, None),
+]
 
 
 @pytest.mark.parametrize(
-    ("environ", "memory_bytes"),
+    ("what", "environ", "expected"),
     [
-        ({"SLURM_MEM_PER_NODE": "515000"}, 515000 * MIB),
-        ({"SLURM_MEM_PER_NODE": "0"}, None),
-        ({"SLURM_MEM_PER_CPU": "4000", "SLURM_CPUS_ON_NODE": "32"}, 128000 * MIB),
-        ({"SLURM_MEM_PER_CPU": "4000", "SLURM_JOB_CPUS_PER_NODE": "72(x2),36"}, 144000 * MIB),
-        ({"SLURM_MEM_PER_CPU": "4000"}, None),
-        ({"SLURM_MEM_PER_GPU": "102400", "SLURM_GPUS_ON_NODE": "8"}, 800 * GIB),
-        ({"SLURM_MEM_PER_GPU": "102400"}, None),
+        *(("gpus_per_node", *row) for row in GPUS),
+        *(("memory_bytes", *row) for row in MEMORY),
     ],
 )
-def test_slurm_gives_memory_by_node_core_or_gpu(
-    environ: dict[str, str], memory_bytes: int | None
+def test_slurm_says_in_many_ways_what_a_node_has(
+    what: str, environ: dict[str, str], expected: int | None
 ) -> None:
     allocation = read_allocation({"SLURM_JOB_ID": "1", **environ}, NOTHING)
     assert allocation
-    assert memory_bytes == allocation.memory_bytes
+    assert expected == getattr(allocation, what)
 
 
 ALLOCATIONS: dict[str, tuple[dict[str, str], JobAllocation | None]] = {
