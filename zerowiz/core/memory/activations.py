@@ -11,7 +11,7 @@ A LayerNorm keeps its input in w and two fp32 statistics; dropout keeps one byte
 norms keep their input in w, and its MLPs compute the activation again. Packed sequences are one
 long one, with a mask that keeps them apart.
 
-Attention is in attention.py, head and loss in losses.py, what adapters change in adapters.py.
+Head and loss are in losses.py.
 Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/measured/h200.jsonl.
 """
 

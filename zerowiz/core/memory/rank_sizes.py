@@ -1,6 +1,6 @@
 """Compute the sizes that the memory formulas are made of, and the allocations they share.
 
-Symbols of the formulas, here and in `zero012.py`, `zero3.py`, `host_offload.py` and `nvme.py`:
+Symbols of the formulas, here and in `zero012.py`, `zero3.py` and `host.py`:
 
     r  the RankSizes of a rank          N  trainable parameters
     w  bytes of a weight                F  bytes of the frozen parameters

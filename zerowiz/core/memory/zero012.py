@@ -3,8 +3,8 @@
 Theory: DeepSpeed has one wrapper per regime, and each fills the phases in its own way. A phase has
 moments that compete for its peak: backward opens with the loss, runs through the blocks, closes
 with the embedding and the reduction. Each moment lists everything alive in it. Stage 3 has a
-module of its own, `zero3.py`; `common.py` has the allocations that all of them share. Each public
-function is the `moments` of rows in core/strategies.py.
+module of its own, `zero3.py`; `rank_sizes.py` has the allocations that all of them share. Each
+public function is the `moments` of rows in core/strategies.py.
 Symbols are those of `rank_sizes.py`; sources name DeepSpeed 0.19.8's file and function; ids such as
 e4-000 name the run of tests/measured/h200.jsonl that settled a formula.
 """

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 # The tensors of the blocks and ends of which families are composed.
 #
 # A row has a name, a shape in symbols, and a condition. The symbols are those of SYMBOLS in
-# tensors.py: h hidden, q all query heads, kv all key heads, i the MLP, V the vocabulary; `2i` is
+# hf_config.py: h hidden, q all query heads, kv all key heads, i the MLP, V the vocabulary; `2i` is
 # twice i. The condition names switches of the config: all of them must be on, those after `!`
 # off. Rows stand in the order of transformers' `model.parameters()`, as the shares of ranks are
 # cut by it.
