@@ -4,7 +4,7 @@ Run it with `deepspeed train_hf.py --deepspeed ds_config.json --bf16`, or withou
 `python train_hf.py`; every option of TrainingArguments works here. Leave `--bf16` out on a CPU
 that emulates it (`zerowiz machine --accelerator cpu` says so): it is many times slower.
 Copy it with `portable_checkpoint/`, and put your own model and data in `build_model` and
-`read_windows`.
+`read_windows`. With `--do_eval` it evaluates once it has trained, whole sequences on each rank.
 """
 
 import json
@@ -216,7 +216,7 @@ def leave(device: torch.device, status: int) -> None:
 
 
 def main() -> None:
-    """Train, save, evaluate."""
+    """Train, save, evaluate if asked."""
     # The arguments come first: they set DeepSpeed up, and stage 3 must know it before the model.
     script, args = HfArgumentParser((ScriptArguments, Arguments)).parse_args_into_dataclasses()
     torch.manual_seed(args.seed)
@@ -239,7 +239,7 @@ def main() -> None:
     last = newest if trainer.is_deepspeed_enabled else get_last_checkpoint
     trainer.train(resume_from_checkpoint=last(output_dir) if script.resume else None)
     status = asked.status if asked else 0
-    if status == 0:
+    if status == 0 and args.do_eval:
         eval_loss = trainer.evaluate()["eval_loss"]
         if trainer.is_world_process_zero():
             print(f"eval_loss {eval_loss:.3f}", flush=True)

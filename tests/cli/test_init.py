@@ -204,6 +204,20 @@ def test_slurm_writes_a_job_script_for_the_nodes_of_the_plan(here: Run, script: 
     assert (script.parent / "ds_config_zero2.json").is_file()
 
 
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_job_script_of_an_uncertain_plan_says_so_last(
+    here: Run, hf: Path, evaluates: bool
+) -> None:
+    words = ("--slurm", "--machine", "4xA100-40GB", "--model", "7b", "--gradient-checkpointing")
+    evaluation = ("--do_eval",) if evaluates else ()
+    result = here("init", "--yes", "--eval-batch", "0", *words, "train_hf.py", *evaluation).good
+    last = result.stdout.splitlines()[-1]
+    assert "The plan, in fp32, is uncertain: the job may run out of memory" == last
+    assert (hf / "job.sbatch").is_file()
+    said = "`--eval-batch 0` does not keep the job from evaluating: `--do_eval` after the script"
+    assert evaluates is (said in result.stderr)
+
+
 def test_a_job_script_for_cpus_says_how_many_ranks_a_node_has(here: Run, folder: Path) -> None:
     shutil.copy(TEMPLATES / "train_deepspeed.py", folder / "train.py")
     done(here, "--slurm", *CPU, "--gpus-per-node", "2", "--micro-batch", "2", "train.py")

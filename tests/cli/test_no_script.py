@@ -207,7 +207,7 @@ def test_enter_alone_leads_from_an_empty_folder_to_a_job_that_trains(
     # The environment names the accelerator.
     person = terminal("init", **environ)
     person.finish((SCRIPT, ENTER), (MODEL, ENTER), (LAUNCH, ENTER), patience_seconds=240)
-    assert "eval_loss" in person.text
+    assert "step 30  loss" in person.text
     assert [0] == [report["rank"] for report in read_reports(folder.parent / "reports")]
 
 

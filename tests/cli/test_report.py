@@ -183,6 +183,7 @@ def test_all_that_the_script_needs_is_copied_byte_for_byte(
     here: Run, folder: Path, template: Template
 ) -> None:
     assert 0 == here("template", "--loop", template.loop, "a/first run").code
+    assert "trains new weights" in here("template", "--loop", template.loop, "a/first run").stdout
     copied = folder / "a" / "first run"
     for path in paths(copied):
         assert (ROOT / "templates" / path).read_bytes() == (copied / path).read_bytes()

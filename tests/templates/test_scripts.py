@@ -42,7 +42,8 @@ def test_trainer_shards_everything_at_stage_3_by_environment_alone(tmp_path: Pat
         gradient_clipping="auto",
         bf16={"enabled": "auto"},
     )
-    options = ("--use_cpu", "--bf16", "--max_steps", "10", "--per_device_train_batch_size", "4")
+    words = ("--use_cpu", "--bf16", "--max_steps", "10", "--per_device_train_batch_size", "4")
+    options = (*words, "--do_eval")
     done, reports = launch(tmp_path, TRAINER, *options, env=by_environment(config))
     assert [0, 1] == [report["rank"] for report in reports]
     for report in reports:

@@ -208,7 +208,8 @@ class RemedyFinder:
     def find(self, decision: Decision) -> "tuple[Remedy, ...]":
         """The remedies that can be taken, then those that only a change of the script makes.
 
-        Those that cost anything of what somebody said stand last.
+        One that changes the evaluation alone is the first. Those that cost anything of what
+        somebody said stand last.
         """
         if decision.chosen is not None and decision.chosen.verdict is Verdict.FITS:
             return ()
@@ -216,6 +217,7 @@ class RemedyFinder:
             RemedyScope,
             find_edits,
             find_remedies,
+            keeps_the_step,
             takes_back,
         )
 
@@ -234,7 +236,12 @@ class RemedyFinder:
             return takeable
         found = (replace(e, change=self._restated(e.change)) for e in find_edits(decision, scope))
         edits = [replace(e, edit=self._edit(e)) for e in found]
-        return tuple(sorted((*takeable, *edits), key=lambda remedy: takes_back(remedy, kept)))
+        return tuple(
+            sorted(
+                (*takeable, *edits),
+                key=lambda remedy: (not keeps_the_step(remedy), takes_back(remedy, kept)),
+            )
+        )
 
     def _kept(self) -> Iterator[str]:
         """The settings that somebody said, in options, a config or the script."""
@@ -345,11 +352,16 @@ class RemedyFinder:
         except ZerowizError as error:
             return error.hints[0] if error.hints else error.message
         edit = _EDITS.get((name, value)) or _EDITS.get((name, None))
-        if edit is None:
-            return _(
+        if name == "eval_batch":
+            by = settings_of(self.script).evaluated_by
+            said = _("keep the script from evaluating ({by})", by=by)
+        elif edit is None:
+            said = _(
                 "train as `${name} {value}` says in `{path}`", name=name, value=value, path=path
             )
-        return _("{edit} in `{path}`", edit=edit, path=path)
+        else:
+            said = _("{edit} in `{path}`", edit=edit, path=path)
+        return said
 
     def request(self, change: Change) -> ResolvedJob:
         """The job with a change typed.

@@ -123,7 +123,7 @@ def _show_next(planned: InitPlan) -> None:
         return
     job_file = next((f.path for f in planned.files if Path(f.path).name == JOB_FILE), None)
     if job_file is not None:
-        show.submit(job_file, elsewhere, sys.stdout)
+        show.submit(job_file, elsewhere, planned.plan.decision, sys.stdout)
         return
     # `zerowiz.toml` keeps no secret: the line that goes on has to name them again.
     secret = hide_secrets(run.words) != tuple(run.words)

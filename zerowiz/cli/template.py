@@ -13,6 +13,11 @@ from zerowiz.emit.files import add_files
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.files import read_template
 
+_NEW_WEIGHTS = (
+    "It trains new weights of the model that you name, on the small text of corpus.txt.\n"
+    "For a real job, change `build_model`, and what reads the text."
+)
+
 
 def template(
     folder: Annotated[
@@ -46,6 +51,7 @@ def template(
         sys.stdout.writelines(f"wrote {file.path}\n" for file in added)
     else:
         sys.stdout.write(f"all of it is in {folder} already\n")
+    sys.stdout.write(f"\n{_NEW_WEIGHTS}\n")
     enter = "" if folder == Path() else f"cd {shell.quote(folder)} && "
     words = "" if shared == 1 else f"--sequence-parallel {shared} "
     rest = f"--model {MODEL_FOLDER} {words}{script}"

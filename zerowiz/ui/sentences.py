@@ -615,6 +615,8 @@ def nothing_fits(decision: Decision) -> str:
     """The one line of the error."""
     job, closest = decision.job, decision.closest
     where, lacks = gpus(job.machine), on_device(lack(closest, job.machine), job.machine)
+    if closest.estimate.peak_phase is Phase.EVALUATE and not closest.runs:
+        lacks = f"{lacks}; {on_device(evaluation(job.workload, closest), job.machine)}"
     if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
         return _(
             "only ZeRO-3 fits {model} on {where}, and its link is slow ({links})",

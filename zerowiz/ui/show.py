@@ -12,7 +12,7 @@ from zerowiz.core.decision.evaluate import (
     buffer_costs,
     seconds_on_slow_host,
 )
-from zerowiz.core.decision.flowchart import CLEARLY_FRACTION, Decision
+from zerowiz.core.decision.flowchart import CLEARLY_FRACTION, Decision, Reason
 from zerowiz.core.decision.job import Job
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile, difference, is_plan_path
@@ -557,8 +557,8 @@ def next_steps(
     _commands(commands, stream, elsewhere)
 
 
-def submit(job_file: str, elsewhere: str | None, stream: TextIO) -> None:
-    """How to start a job script, and on which machine it runs."""
+def submit(job_file: str, elsewhere: str | None, decision: Decision, stream: TextIO) -> None:
+    """How to start a job script, on which machine it runs, and whether it may run out of memory."""
     sentence = _("next: edit the lines marked FILL IN in {path}, and submit it", path=job_file)
     say(stream, sentence, hang=cells(_("next: ")))
     stream.write(f"  {shell.join(['sbatch', job_file])}\n")
@@ -566,6 +566,14 @@ def submit(job_file: str, elsewhere: str | None, stream: TextIO) -> None:
         say(
             stream,
             _("It runs on {elsewhere}; submit it in a copy of this folder", elsewhere=elsewhere),
+        )
+    if Reason.UNCERTAIN in decision.reasons:
+        say(
+            stream,
+            _(
+                "The plan, in {precision}, is uncertain: the job may run out of memory",
+                precision=decision.job.workload.precision,
+            ),
         )
 
 

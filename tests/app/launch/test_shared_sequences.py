@@ -48,7 +48,7 @@ def test_the_template_of_the_trainer_shares_sequences_as_it_is(tmp_path: Path) -
             [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
             + ["--gpus-per-node", "2", "--stage", "2", "--sequence-parallel", str(shared)]
             + ["--model", "1m", "--seq-len", "64"]
-            + ["--precision", "fp32", str(TRAINER), "--use_cpu", "--max_steps", "4"]
+            + ["--precision", "fp32", str(TRAINER), "--use_cpu", "--max_steps", "4", "--do_eval"]
             + ["--per_device_train_batch_size", "1", "--output_dir", "o"]
             + ["--gradient_accumulation_steps", str(2 * shared)],
             env=rank_environ(folder / "reports"),

@@ -65,7 +65,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import read_gpu_table, read_known_models
-from zerowiz.ui.sentences import lack
+from zerowiz.ui.sentences import lack, nothing_fits
 
 TABLE = read_gpu_table()
 SCOPE = RemedyScope(gpus=TABLE, models=read_known_models)
@@ -295,6 +295,19 @@ def test_a_job_that_only_its_evaluation_keeps_out_is_offered_a_smaller_one_first
     assert {"eval_batch"} == first.change.keys()
     larger = {"eval_batch": 2 * int(first.change["eval_batch"])}
     assert decide(*apply(REFUSED["evaluated"], larger)).chosen is None
+    assert "; evaluation (16 per GPU) decides the peak; training holds" in nothing_fits(
+        REFUSED["evaluated"]
+    )
+
+
+def test_where_one_evaluated_sequence_is_too_much_none_is_an_edit_of_the_script() -> None:
+    step = replace(LEAN, sequence_tokens=32768, loss=Loss.LIGER, eval_batch=1)
+    decision = refused(parse_spec("A100-40GB", TABLE), step, model=read_model("llama-3.2-1b"))
+    fixed = replace(SCOPE, takes=lambda change: change.get("eval_batch") != 0)
+    assert {"eval_batch": 0} not in [remedy.change for remedy in find_remedies(decision, fixed)]
+    (edit, *_) = find_edits(decision, fixed)
+    assert {"eval_batch": 0} == edit.change
+    leads_where_it_says(decision, edit)
 
 
 def test_the_longest_sequences_that_a_leaner_step_fits_come_before_shorter_ones() -> None:

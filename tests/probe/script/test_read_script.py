@@ -134,11 +134,29 @@ def test_a_script_evaluates_or_not(text: str, words: tuple[str, ...], expected: 
     assert expected == value_of(of(text, *words), "eval_batch")
 
 
-def test_the_trainers_template_evaluates_and_the_plain_loop_does_not() -> None:
-    trainer = ScriptRun(read_script(TEMPLATES / "train_hf.py"), ()).settings.eval_batch
-    assert trainer is not None
-    assert (8, State.OPEN) == (trainer.value, trainer.state)
-    assert ScriptRun(read_script(TEMPLATES / "train_deepspeed.py"), ()).settings.eval_batch is None
+def test_the_trainers_template_evaluates_if_asked_and_the_plain_loop_does_not() -> None:
+    asked = ScriptRun(read_script(TEMPLATES / "train_hf.py"), ("--do_eval",)).settings.eval_batch
+    assert asked is not None
+    assert (8, State.OPEN) == (asked.value, asked.state)
+    for name in ("train_hf.py", "train_deepspeed.py"):
+        assert ScriptRun(read_script(TEMPLATES / name), ()).settings.eval_batch is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (in_code(""), (), None),
+        (in_code("", "t.evaluate()\n"), (), "`t.evaluate()` in train.py line 5"),
+        (in_code(", eval_strategy='steps'"), (), "`TrainingArguments(eval_strategy='steps')`"),
+        (ASKED, (), None),
+        (ASKED, ("--do_eval",), "`--do_eval` after the script"),
+    ],
+)
+def test_what_makes_a_script_evaluate_is_named(
+    text: str, words: tuple[str, ...], expected: str | None
+) -> None:
+    by = of(text, *words).evaluated_by
+    assert by == expected or (by is not None and by.startswith(f"{expected} in "))
 
 
 def test_another_batch_is_given_by_the_option_of_the_trainer() -> None:

@@ -1139,6 +1139,9 @@ def find_basis(resolved: ResolvedJob, known: Collection[str] = ()) -> tuple[str,
         *doubtful_parallelism(resolved.script),
         f"{settings.vllm_server}: {_VLLM_ELSEWHERE}" if settings.vllm_server else None,
         f"{settings.metrics}: {_METRICS}" if settings.metrics and step.eval_batch else None,
+        f"`--eval-batch 0` does not keep the job from evaluating: {settings.evaluated_by} does"
+        if options.eval_batch == 0 and settings.evaluated_by
+        else None,
         cut_group(settings.group, step, job.machine.world_size),
     )
     return tuple(note for note in notes if note is not None)

@@ -240,7 +240,7 @@ QUESTIONS: tuple[Question, ...] = (
                 Choice(
                     value=f"{TEMPLATE}{template.script}",
                     title=template.title,
-                    detail=f"copies {template.script} into this folder, ready to run",
+                    detail=f"copies {template.script}, which trains new weights on a small text",
                 )
                 for template in TEMPLATES
             ),

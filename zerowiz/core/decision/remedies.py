@@ -216,7 +216,7 @@ def _is_as_fast(time: float, other_time: float) -> bool:
     return time <= 1.02 * other_time
 
 
-def _keeps_the_step(remedy: Remedy) -> bool:
+def keeps_the_step(remedy: Remedy) -> bool:
     """Whether it changes the evaluation alone: whatever is faster changes what is trained."""
     return remedy.change.keys() == {"eval_batch"}
 
@@ -234,7 +234,7 @@ def _is_dominated(remedy: Remedy, by: Remedy) -> bool:
     takes_code = "loss" in by.change and "loss" not in remedy.change
     is_cut = 0 < by.sequence_tokens < remedy.sequence_tokens
     keeps_length = remedy.sequence_tokens > by.sequence_tokens == 0
-    if elsewhere or (takes_code and not keeps_length) or is_cut or _keeps_the_step(remedy):
+    if elsewhere or (takes_code and not keeps_length) or is_cut or keeps_the_step(remedy):
         return False
     if not by.costs <= remedy.costs or (remedy.is_sure and not by.is_sure):
         return False
@@ -290,7 +290,7 @@ def price_of(
     times = [other.time_fraction or 0.0 for other in offered]
     by_time = min(time for time in times if _is_as_fast(remedy.time_fraction or 0.0, time))
     longest = -remedy.sequence_tokens
-    return not _keeps_the_step(remedy), dearest, remedy.is_slow, longest, may_fail, by_time
+    return not keeps_the_step(remedy), dearest, remedy.is_slow, longest, may_fail, by_time
 
 
 # The single changes of a job that may make it fit, as a table: each yields the mildest first.
@@ -382,9 +382,9 @@ CUT_LOSSES: tuple[Kind, ...] = tuple(
 
 
 def evaluate_fewer(job: Job, _: Constraints) -> Iterator[Patch]:
-    """Fewer sequences evaluated at a time, by halves; training is as it was."""
+    """Fewer sequences evaluated at a time, by halves, and then none; training is as it was."""
     sequences = job.workload.eval_batch
-    while sequences > 1:
+    while sequences:
         sequences //= 2
         yield _step(eval_batch=sequences)
 

@@ -251,8 +251,8 @@ class TrainerFacts(Struct, frozen=True, kw_only=True):
     uses: tuple[TrainerUse, ...] = ()
     models_beside: tuple[ValueSource, ...] = ()
     """The models that judge completions."""
-    evaluations: tuple[tuple[ValueSource, ...], ...] = ()
-    """Of each call of the trainer's `evaluate`, what has to hold for the script to come there."""
+    evaluations: tuple[ScriptCall, ...] = ()
+    """The calls of the trainer's `evaluate`."""
     metrics: ValueSource | None = None
     """The `compute_metrics` that it is handed; None for none."""
 

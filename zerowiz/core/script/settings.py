@@ -344,6 +344,7 @@ class ScriptRun(Resolver):
         settings = ScriptSettings(
             values=known(values),
             not_counted=(*of_trainer.not_counted, *_plain_layers(self), *_copies(self)),
+            evaluated_by=of_trainer.evaluated_by,
             vllm_server=of_trainer.vllm_server,
             own_model=settle_own_model(self),
             metrics=_metrics(facts) if "eval_batch" in of_trainer.values else None,

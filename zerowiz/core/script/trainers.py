@@ -96,6 +96,8 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
     """The settings that this script decides, and whose values are not known."""
     not_counted: tuple[NotCounted, ...] = ()
     """What the script holds, and what no formula counts."""
+    evaluated_by: str | None = None
+    """What makes the run evaluate: an argument, or a call."""
     vllm_server: str | None = None
     """What says that vLLM generates on GPUs of its own."""
 
@@ -126,10 +128,14 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
     elif kind.row.compares and trainer is not None:
         values["reference"] = cast(trainer, Reference.NONE)
     if not kind.row.generates:
-        values["eval_batch"] = _eval_batch(run)
+        evaluated_by = _evaluated_by(run)
+        values["eval_batch"] = as_count(run.setting(facts.eval_batch)) if evaluated_by else None
         unseen = wanted - known(values).keys()
         return TrainerSettings(
-            values=known(values), unseen=frozenset(unseen), not_counted=not_counted
+            values=known(values),
+            unseen=frozenset(unseen),
+            not_counted=not_counted,
+            evaluated_by=evaluated_by,
         )
     completion = as_count(run.setting(facts.completion_tokens))
     fraction, server, engine = _vllm(run)
@@ -172,19 +178,21 @@ def _trainer(
     return setting, rows
 
 
-def _eval_batch(run: Resolver) -> ScriptValue[int] | None:
-    """The sequences that a GPU evaluates at a time; None where it does not evaluate.
+def _evaluated_by(run: Resolver) -> str | None:
+    """What makes the run evaluate; None where nothing does.
 
     transformers 5.23, trainer.py: `eval_strategy` evaluates between steps; `do_eval` alone does
     not, but scripts that know it evaluate when they have trained.
     """
     facts = run.facts
     strategy, asked = run.setting(facts.eval_strategy), as_truth(run.setting(facts.do_eval))
-    by_strategy = strategy is not None and strategy.value not in {_NEVER, False}
-    by_word = asked is not None and asked.value
-    by_call = any(run.holds(each) is not False for each in facts.trainer.evaluations)
-    evaluates = by_strategy or by_word or by_call
-    return as_count(run.setting(facts.eval_batch)) if evaluates else None
+    if strategy is not None and strategy.value not in {_NEVER, False}:
+        return strategy.source
+    if asked is not None and asked.value:
+        return asked.source
+    calls = (each for each in facts.trainer.evaluations if run.holds(each.conditions) is not False)
+    call = next(calls, None)
+    return None if call is None else f"`{call.code}` in {facts.where(call.line)}"
 
 
 # transformers 5.23, trainer_utils.py, IntervalStrategy.

@@ -431,13 +431,17 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
-def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[ValueSource, ...]]:
-    """What has to hold for each call of a trainer's `evaluate`."""
+def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[ScriptCall]:
+    """The calls of a trainer's `evaluate`."""
     names = {name for trainer in built for name in trainer.call.target.split()}
     for call in read.source.by_method.get("evaluate", ()):
         name = last_name(_base(call))
         if name in names or name.lower().endswith("trainer"):
-            yield tuple(read.conditions(call))
+            yield ScriptCall(
+                conditions=tuple(read.conditions(call)),
+                line=call.line,
+                code=f"{name}.evaluate()",
+            )
 
 
 def _metrics(built: list[BuiltTrainer]) -> Iterator[ValueSource]:
