@@ -699,6 +699,25 @@ def test_a_plan_for_this_machine_names_a_bad_release_that_is_installed(
 
 
 @pytest.mark.parametrize(
+    ("loop", "said"),
+    [
+        ("with accelerator.accumulate(model):\n    accelerator.backward(loss)\n", None),
+        ("accelerator.backward(loss)\n", "warning"),
+    ],
+)
+def test_doctor_reads_the_loop_before_it_warns_of_a_bad_release(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, loop: str, said: str | None
+) -> None:
+    (folder / "train.py").write_text(ACCELERATE + loop, encoding="utf-8")
+    (folder / "env" / "accelerate-1.15.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(folder / "env")
+    step = ("--micro-batch", "1", "--grad-accum", "2", "--precision", "bf16", "train.py")
+    found = json.loads(here("doctor", *CPU, "--stage", "2", "--json", *step).stdout)["findings"]
+    [severity] = [each["severity"] for each in found if "accelerate 1.15" in str(each)] or [None]
+    assert said == severity
+
+
+@pytest.mark.parametrize(
     ("where", "model", "code"), [("2xA100-40GB-SXM", "1b", 0), ("1xRTX-4090", "30b", 4)]
 )
 @pytest.mark.parametrize(

@@ -435,6 +435,28 @@ def test_the_lock_of_a_rank_that_is_killed_while_it_builds_is_removed(tmp_path: 
     assert [] == [*(tmp_path / "cpu_adam").iterdir()]
 
 
+def test_the_lock_of_a_rank_that_closes_its_files_before_it_is_gone_is_removed(
+    tmp_path: Path,
+) -> None:
+    """The kernel closes them first, and a rank of many threads on a busy host takes a while then."""
+    script = """
+    lock = os.open("cpu_adam/lock", os.O_CREAT | os.O_EXCL)
+    print("ready")
+    time.sleep(1.2)
+    os.close(lock)
+    print("closed")
+    time.sleep(60)
+    """
+    (tmp_path / "cpu_adam").mkdir()
+    with ready(tmp_path, script, TORCH_EXTENSIONS_DIR=str(tmp_path)) as (process, output):
+        assert b"closed\n" == output.readline()
+        # Its supervisor looks twice a second.
+        time.sleep(1)
+        os.kill(read(tmp_path, "rank-3.json")["process"]["pid"], signal.SIGKILL)
+        process.communicate(timeout=30)
+    assert [] == [*(tmp_path / "cpu_adam").iterdir()]
+
+
 @needs_torch
 def test_a_lock_that_was_taken_over_meanwhile_stays(tmp_path: Path) -> None:
     with build(tmp_path, 60) as process:

@@ -332,14 +332,14 @@ class RankSupervisor:
         if self.asked_by is None:
             self.asked_by, self.asked_at = why, time.time()
             self.kill_at = time.monotonic() + self.grace_s
-            self.locks = open_locks(self.pid)
+            self.locks |= open_locks(self.pid)
             self.send(signal.SIGTERM)
 
     def poll_reasons(self) -> None:
         """Signal or end the rank where the launcher, an order or the grace period asks for it."""
         self.oom_kills.append(oom_kills())
         if time.monotonic() >= self.look_at:
-            self.locks = open_locks(self.pid)
+            self.locks |= open_locks(self.pid)
             self.look_at = time.monotonic() + LOOK_S
         if os.getppid() != self.launcher:
             self.end("launcher")

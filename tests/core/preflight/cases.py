@@ -205,6 +205,17 @@ def importing(name: str, source: SourceFolder | None = None) -> PreflightInput:
     return given(PreflightFacts(installed=install(), imports=(module,)))
 
 
+def calling(*methods: str) -> ScriptRun:
+    """A script that calls these methods."""
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.ACCELERATOR,
+        integration=Integration.ACCELERATE,
+        calls=frozenset(methods),
+    )
+    return ScriptRun(facts)
+
+
 def loaded(
     place: str | int | None,
     machine: Machine = H200,

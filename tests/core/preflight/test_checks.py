@@ -16,6 +16,7 @@ from core.preflight.cases import (
     bad_release,
     building,
     built_in,
+    calling,
     given,
     importing,
     install,
@@ -63,6 +64,7 @@ from zerowiz.core.preflight.facts import (
 )
 from zerowiz.core.preflight.hardware import checkpoint_bytes
 from zerowiz.core.script.facts import Convention, ScriptFacts
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
@@ -598,7 +600,10 @@ def harmed_by(row: BadRelease, strategy: StrategyRow, version: str) -> Preflight
     made: dict[str, Any] = {"optimizer": {}} if when.get("configured_optimizer") else {}
     made |= {"optimizer": {"type": "Muon"}} if when.get("scattered_muon") else {}
     made |= {"scheduler": {"type": "WarmupLR"}, "communication_data_type": "fp32"}
-    return replace(job, planned=replace(planned, config=config | made, integration=integration))
+    called = {name for name in ("resize_token_embeddings", "save_model") if when.get(name)}
+    script = calling("backward", *called)
+    planned = replace(planned, config=config | made, integration=integration, script=script)
+    return replace(job, planned=planned)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.harm)
@@ -688,6 +693,25 @@ def test_only_accumulation_meets_a_loss_beside_the_engine(
 ) -> None:
     workload = Workload(accumulation_steps=steps)
     assert expected == severities(bad_release(ZERO2, workload=workload, deepspeed=version))
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (calling("backward", "accumulate"), []),
+        (calling("accumulate"), []),
+        (calling("backward"), [Severity.WARNING]),
+        (calling("fit"), [Severity.INFO]),
+        (None, [Severity.INFO]),
+    ],
+)
+def test_only_a_loop_without_accumulate_steps_after_each_micro_batch(
+    script: ScriptRun | None, expected: list[Severity]
+) -> None:
+    job = bad_release(ZERO2, workload=Workload(accumulation_steps=2), accelerate="1.15.0")
+    assert job.planned is not None
+    planned = replace(job.planned, integration=Integration.ACCELERATE, script=script)
+    assert expected == severities(replace(job, planned=planned))
 
 
 def test_an_adapter_is_empty_only_where_the_trainer_saves_it_and_nothing_gathers() -> None:

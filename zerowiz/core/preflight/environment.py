@@ -139,6 +139,10 @@ _CHANGED: Mapping[str, Sequence[str]] = {
 }
 
 
+# Methods that only some scripts call.
+_CALLS = ("accumulate", "resize_token_embeddings", "save_model")
+
+
 def check_releases(
     installed: Installed, planned: PlannedJob, rows: Sequence[BadRelease]
 ) -> Iterator[Finding]:
@@ -181,7 +185,14 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
         "empty_adapter": by_trainer and truth_of(zero.get(ZeroKey.GATHER_ON_SAVE, False)) is False,
         "auto_prefetch": zero.get("stage3_prefetch_bucket_size") == "auto",
         **{library: _changed_at(installed, library) for library in _CHANGED},
+        **{name: _calls(planned, name) for name in _CALLS},
     }
+
+
+def _calls(planned: PlannedJob, name: str) -> bool | None:
+    """Whether the script calls a method; None where only a part of it that is not seen may."""
+    calls = frozenset() if planned.script is None else planned.script.facts.calls
+    return name in calls or (False if "backward" in calls else None)
 
 
 def _changed_at(installed: Installed, library: str) -> str | None:

@@ -338,6 +338,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """Whether it says `position_ids` somewhere."""
     saves_portably: bool = False
     """Whether it saves by the templates' `portable_checkpoint`, which loads at every stage."""
+    calls: frozenset[str] = frozenset()
+    """The methods that it calls somewhere, by their names."""
     counts_micro_steps: bool = False
     """Whether its loop asks the engine after how many micro-steps it updates the weights."""
     builds_on_host: bool = False

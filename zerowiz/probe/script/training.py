@@ -48,6 +48,7 @@ _STARTS: Mapping[Integration | None, tuple[str, str]] = {
 
 def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the settings of the library that trains."""
+    facts = replace(facts, calls=frozenset(read.source.by_method))
     if facts.integration is Integration.HF:
         return _with_arguments(facts, read)
     steps = facts.integration is not Integration.DEEPSPEED or facts.passes_optimizer
