@@ -396,7 +396,7 @@ def test_as_few_gpus_share_as_let_the_job_fit(
 
 
 def test_sharing_is_no_answer_where_the_states_do_not_fit(here: Run) -> None:
-    """Llama-3.1-70B: without its tokens it needs 140.5 GiB on each of 8 H200, of 139.8."""
+    """Llama-3.1-70B: without activations it needs 140.5 GiB on each of 8 H200, of 139.8."""
     said = ("--machine", "8xH200", "--model", "llama-3.1-70b", "--seq-len", "32768")
     leanest = ("--gradient-checkpointing", "--loss", "liger")
     planned = json.loads(here("plan", "--json", *said, *leanest).stdout)
@@ -407,7 +407,7 @@ def test_sharing_is_no_answer_where_the_states_do_not_fit(here: Run) -> None:
     assert "--method" in offered
     assert "--sequence-parallel" not in offered
     screen = here("plan", *said, *leanest).stdout
-    assert "ZeRO-3 188.7 no > without its tokens 140.5 no" in " ".join(screen.split())
+    assert "ZeRO-3 188.7 no > without activations 140.5 no" in " ".join(screen.split())
 
 
 def test_a_global_batch_below_the_gpus_wants_them_to_share(here: Run) -> None:

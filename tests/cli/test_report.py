@@ -74,7 +74,7 @@ TIMES = dict.fromkeys(("step_seconds", "low_step_seconds", "high_step_seconds"))
             TIMES,
             {"step_seconds": None, "outside_bytes": GIB},
             [
-                "peak memory 30.00 GiB 32.00 GiB -6.2 % time of a step ? ? ",
+                "peak memory 30.00 GiB 32.00 GiB time of a step ? ? ",
                 "The memory of CPU ranks, here without Python and its libraries, is predicted only roughly",
                 "A step time needs four optimizer steps; this attempt took fewer",
             ],

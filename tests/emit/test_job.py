@@ -202,21 +202,47 @@ def test_a_rank_that_stands_still_is_said_once_and_goes_on(tmp_path: Path) -> No
     assert [said] == [line for line in ended.stderr.decode().splitlines() if "stopped" in line]
 
 
-def test_a_rank_that_loops_while_the_others_wait_is_said(tmp_path: Path) -> None:
-    script = """
-    print("loaded")
-    mark("ready")
-    while not Path("go").exists(): rank == 1 or time.sleep(0.1)
-    """
+# A process that is called ninja, as the one that torch starts in the folder of an op.
+COMPILES = """
+os.makedirs("ops/fused_adam", exist_ok=True)
+if rank == 1:
+    os.symlink(sys.executable, "ninja")
+    again = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    subprocess.Popen([os.path.abspath("ninja"), "-c", again], cwd="ops/fused_adam")
+"""
+CHILD = """
+if rank == 1: subprocess.Popen([sys.executable, "-c", "while True: pass"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "waits", "said"),
+    [
+        (
+            'print("loaded")',
+            "rank == 1 or time.sleep(0.1)",
+            "rank 1 computed. `py-spy dump --pid {pid}",
+        ),
+        ("", "rank == 1 or time.sleep(0.1)", "rank 1 computed. `py-spy dump --pid {pid}"),
+        (COMPILES, "time.sleep(0.1)", "rank 1 compiled `fused_adam`, which"),
+        (CHILD, "time.sleep(0.1)", "rank 1 computed in its child process "),
+        ('print("loaded")', "time.sleep(0.1)", "no rank computed. `py-spy dump --pid "),
+    ],
+    ids=["loops", "before the first line", "compiles", "has a child", "waits"],
+)
+def test_what_ranks_do_that_fall_silent_is_said(
+    tmp_path: Path, script: str, waits: str, said: str
+) -> None:
+    script += f'\nmark("ready")\nwhile not Path("go").exists(): {waits}\n'
     with ranks(tmp_path, script, env={"STAND_IN_SILENT_S": "3"}) as job:
         meet(job, tmp_path, "ready")
         pid = job.rank(1)["process"]["pid"]
-        job.wait_for("note", lambda: "computed" in job.said())
+        job.wait_for("note", lambda: "meanwhile" in job.said())
         (tmp_path / "go").touch()
         ended = job.wait()
     assert (0, "finished") == end_of(ended)
-    [said] = [line for line in ended.stderr.decode().splitlines() if "computed" in line]
-    assert f"3 s; meanwhile rank 1 computed. `py-spy dump --pid {pid}` shows where rank 1" in said
+    [line] = [line for line in ended.stderr.decode().splitlines() if "meanwhile" in line]
+    assert f"3 s; meanwhile {said.format(pid=pid)}" in line
 
 
 def test_a_launcher_that_fails_by_itself_is_told_as_such(tmp_path: Path) -> None:

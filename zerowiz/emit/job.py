@@ -26,13 +26,16 @@ from zerowiz.emit.processes import (
     SUPERVISOR_VARIABLE,
     AttemptFolder,
     Connections,
+    ProcessStat,
     adopt_orphans,
+    compiled_op,
     end_job,
     handling,
     is_alive,
     read_children,
     read_pid_namespace,
     read_stat,
+    read_trees,
     send,
     tell,
     watchdog,
@@ -69,6 +72,8 @@ _REMOTE_FILES_S = 5.0
 _REFRESH_S = 2.0
 # The share of a CPU that a rank uses which waits for no other.
 _COMPUTES = 0.1
+# How long no rank writes until its processes are looked at: to read them all takes milliseconds.
+_QUIET_S = 1.0
 
 
 class Watch(Struct, frozen=True, kw_only=True):
@@ -122,7 +127,7 @@ class SupervisedJob:
         self.unrelated = unrelated
         self.notice = notice
         self.stopped_since: dict[int, float] = {}
-        self.sign_ns, self.sign_at = 0, 0.0
+        self.sign_ns, self.sign_at = 0, time.monotonic()
         self.silent_s = watch.silent_s
         self.ticks: dict[int, int] = {}
         self.pid_namespace = read_pid_namespace()
@@ -226,26 +231,47 @@ class SupervisedJob:
         """
         now, sign_ns = time.monotonic(), self.folder.last_sign_ns()
         if sign_ns != self.sign_ns:
-            self.sign_ns, self.sign_at, self.ticks = sign_ns, now, self.cpu_ticks()
+            self.sign_ns, self.sign_at, self.ticks = sign_ns, now, {}
+        elif not self.ticks and now - self.sign_at > _QUIET_S:
+            self.ticks = {
+                stat.process.pid: stat.cpu_ticks
+                for tree in self.rank_trees().values()
+                for stat in tree
+            }
         elif self.ticks and now - self.sign_at > self.silent_s:
-            least = self.silent_s * os.sysconf("SC_CLK_TCK") * _COMPUTES
-            ticks = self.cpu_ticks().items()
-            busy = [number for number, at in ticks if at - self.ticks.get(number, at) > least]
+            trees = self.rank_trees()
+            did = {number: self.work_of(number, tree) for number, tree in trees.items()}
+            busy = {number: work for number, work in did.items() if work is not None}
             # Where none computes, each of them waits, and shows for what.
-            first, *_others = busy or self.ticks
+            first, *_others = busy or trees or self.folder.ranks
+            compiles = any("compiled" in work for work in busy.values())
+            pid = self.folder.ranks[first].process.pid
+            so = ", which takes minutes on a busy host, once"
+            where = f". `py-spy dump --pid {pid}` shows where rank {first} is"
             self.notice(
                 f"no rank has taken a step or written a line for {self.silent_s:.0f} s; meanwhile "
-                f"{', '.join(f'rank {number}' for number in busy) or 'no rank'} computed. "
-                f"`py-spy dump --pid {self.folder.ranks[first].process.pid}` shows where rank "
-                f"{first} is"
+                f"{', '.join(busy.values()) or 'no rank computed'}{so if compiles else where}"
             )
             self.silent_s *= 2
 
-    def cpu_ticks(self) -> dict[int, int]:
-        """What each rank of this host has computed, in clock ticks."""
-        pids = {number: self.folder.ranks[number].process.pid for number in self.ranks_here()}
-        stats = {number: read_stat(pid) for number, pid in pids.items()}
-        return {number: stat.cpu_ticks for number, stat in stats.items() if stat is not None}
+    def work_of(self, number: int, tree: Sequence[ProcessStat]) -> str | None:
+        """What a rank has computed since all fell silent, in words; None where it waits."""
+        used = {stat: stat.cpu_ticks - self.ticks.get(stat.process.pid, 0) for stat in tree}
+        if sum(used.values()) <= self.silent_s * os.sysconf("SC_CLK_TCK") * _COMPUTES:
+            return None
+        op, busiest = compiled_op(tree), max(used, key=lambda stat: used[stat])
+        if op is not None:
+            return f"rank {number} compiled `{op}`"
+        if busiest.process == self.folder.ranks[number].process:
+            return f"rank {number} computed"
+        return f"rank {number} computed in its child process {busiest.process.pid} ({busiest.name})"
+
+    def rank_trees(self) -> dict[int, list[ProcessStat]]:
+        """The processes of each rank of this host: a compiler is a child of its child."""
+        here = self.ranks_here()
+        return (
+            read_trees({rank: self.folder.ranks[rank].process.pid for rank in here}) if here else {}
+        )
 
     def ranks_here(self) -> set[int]:
         """The ranks that run on this host."""

@@ -44,7 +44,8 @@ class ProcessStat(Struct, frozen=True, kw_only=True):
     group: int
     session: int
     cpu_ticks: int
-    """What it has computed."""
+    """What it has computed, with its children that have ended."""
+    name: str
     is_dead: bool
     is_stopped: bool
     """Whether it stands still until a SIGCONT, or under a debugger."""
@@ -63,7 +64,8 @@ def read_stat(pid: int) -> ProcessStat | None:
         parent=int(words[1]),
         group=int(words[2]),
         session=int(words[3]),
-        cpu_ticks=int(words[11]) + int(words[12]),
+        cpu_ticks=sum(map(int, words[11:15])),
+        name=os.fsdecode(text.partition(b"(")[2].rpartition(b")")[0]),
         is_dead=words[0] in {b"Z", b"X"},
         is_stopped=words[0] in {b"T", b"t"},
     )
@@ -112,6 +114,24 @@ def _read_stats() -> dict[int, ProcessStat]:
 def read_children(parent: int) -> frozenset[int]:
     """The pids of a process's children, zombies included."""
     return frozenset(pid for pid, stat in _read_stats().items() if stat.parent == parent)
+
+
+def read_trees(roots: Mapping[int, int]) -> dict[int, list[ProcessStat]]:
+    """By each key, the process of its pid, and all that descend from it."""
+    stats = _read_stats()
+    return {
+        key: [stats[pid] for pid in _descendants({root}, stats) if pid in stats]
+        for key, root in roots.items()
+    }
+
+
+def compiled_op(tree: Iterable[ProcessStat]) -> str | None:
+    """The op that torch compiles in one of these processes: ninja runs in the op's folder."""
+    for stat in tree:
+        if stat.name == "ninja":
+            with suppress(OSError):
+                return (_PROC / str(stat.process.pid) / "cwd").readlink().name
+    return None
 
 
 def find_job(

@@ -220,12 +220,13 @@ def _title(attempt: AttemptSummary, script: str) -> str:
 def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextIO) -> None:
     peaks = (predicted.peak_bytes, measured.peak_bytes)
     steps = (predicted.step_seconds, measured.step_seconds)
+    is_rough = measured.outside_bytes is not None
     rows = [
-        (_("peak memory"), *map(_gib, peaks), percent(error_of(*peaks))),
+        (_("peak memory"), *map(_gib, peaks), "" if is_rough else percent(error_of(*peaks))),
         (_("time of a step"), *map(_time, steps), percent(error_of(*steps))),
     ]
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
-    if measured.outside_bytes is not None:
+    if is_rough:
         say(stream, _(ROUGH_ON_CPU))
     low, high = predicted.low_step_seconds, predicted.high_step_seconds
     if low is not None and high is not None:
@@ -279,7 +280,7 @@ def _candidate(run: ScriptMeasurement) -> tuple[str, ...]:
     return (
         run.name,
         *map(_bare_size, peaks),
-        percent(error_of(*peaks)),
+        "" if run.on_cpu else percent(error_of(*peaks)),
         *("?" if step is None else f"{step:.3g}" for step in steps),
         percent(error_of(*steps)),
     )
