@@ -224,7 +224,7 @@ if rank == 1: subprocess.Popen([sys.executable, "-c", "while True: pass"])
             "rank 1 computed. `py-spy dump --pid {pid}",
         ),
         ("", "rank == 1 or time.sleep(0.1)", "rank 1 computed. `py-spy dump --pid {pid}"),
-        (COMPILES, "time.sleep(0.1)", "rank 1 compiled `fused_adam`, which"),
+        (COMPILES, "time.sleep(0.1)", "rank 1 compiled `fused_adam`. "),
         (CHILD, "time.sleep(0.1)", "rank 1 computed in its child process "),
         ('print("loaded")', "time.sleep(0.1)", "no rank computed. `py-spy dump --pid "),
     ],

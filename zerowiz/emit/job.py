@@ -244,13 +244,11 @@ class SupervisedJob:
             busy = {number: work for number, work in did.items() if work is not None}
             # Where none computes, each of them waits, and shows for what.
             first, *_others = busy or trees or self.folder.ranks
-            compiles = any("compiled" in work for work in busy.values())
-            pid = self.folder.ranks[first].process.pid
-            so = ", which takes minutes on a busy host, once"
-            where = f". `py-spy dump --pid {pid}` shows where rank {first} is"
             self.notice(
                 f"no rank has taken a step or written a line for {self.silent_s:.0f} s; meanwhile "
-                f"{', '.join(busy.values()) or 'no rank computed'}{so if compiles else where}"
+                f"{', '.join(busy.values()) or 'no rank computed'}. "
+                f"`py-spy dump --pid {self.folder.ranks[first].process.pid}` shows where rank "
+                f"{first} is"
             )
             self.silent_s *= 2
 
