@@ -25,6 +25,7 @@ from zerowiz.core.decision.job import (
 from zerowiz.core.decision.open_settings import Evaluator, Limit, Search, search, split_batch
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.merge import (
+    LEARNED_BY,
     REPLACED,
     KeyEdit,
     Merged,
@@ -419,21 +420,13 @@ def plan_resolved(job: ResolvedJob) -> Plan:
     )
 
 
-# The keys of a config by which a person edits how a model learns.
-_LEARNED_BY = {
-    "gradient_clipping": "max_grad_norm",
-    "optimizer.params.lr": "lr",
-    "optimizer.params.weight_decay": "weight_decay",
-}
-
-
 def _with_edits(plan: Plan) -> Mapping[str, SettingValue]:
     """How the model learns, with the edits that the config keeps."""
     said, strategy = plan.resolved.learning, plan.strategy
     if strategy is None or plan.options.own_config is not None or plan.resolved.lacks_lr:
         return said
     planned = plan_config(plan, strategy)
-    edits = {_LEARNED_BY.get(edit.key): edit for edit in planned.merged.kept if edit.value}
+    edits = {LEARNED_BY.get(edit.key): edit for edit in planned.merged.kept if edit.value}
     return {
         name: SettingValue(
             name=name, value=edits[name].value, origin=Origin.CONFIG, source=planned.path
@@ -528,10 +521,12 @@ def _difference_of_config(plan: Plan) -> str | None:
         f"{_PARTS_OF_BATCH[name]} {there} there, {script.value} by {script.source}"
         for name, (there, script) in differ.items()
     )
-    return (
+    other_batch = "" if instead == job.global_batch else f", not {instead}"
+    return on_device(
         f"`{options.config}` and the script differ ({said}): the plan takes {step.micro_batch} x"
-        f" {step.accumulation_steps} of each GPU, and the global batch is {job.global_batch}, not"
-        f" {instead}"
+        f" {step.accumulation_steps} of each GPU, and the global batch is"
+        f" {job.global_batch}{other_batch}",
+        job.machine,
     )
 
 

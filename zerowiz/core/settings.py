@@ -539,5 +539,7 @@ class Hyperparameters(Struct, frozen=True, kw_only=True):
 
 HYPERPARAMETERS = Hyperparameters.__struct_fields__
 """Their names."""
+OF_ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
+"""What a Trainer compares with a config besides, by the names of its arguments."""
 LEARNING = (*HYPERPARAMETERS, "schedule")
 """What is shown of how a model learns: the schedule is the script's, or a config's."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.harness import HF_PARSER, Run
+from cli.harness import HF_IN_CODE, HF_PARSER, Run
 
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
 DRY = ("launch", "--dry-run", *CPU)
@@ -251,6 +251,56 @@ def test_the_words_of_a_trainer_stay_open_in_its_base(here: Run, folder: Path) -
     config = config_of(here, *words)
     assert {**auto, ZERO: None} == {**config, ZERO: None}
     assert 3 == config[ZERO]["stage"]
+
+
+LEARNS = "--learning_rate 0.0006 --weight_decay 0.1 --warmup_steps 200 --max_grad_norm 0.5"
+DUMMY = """\
+from accelerate import Accelerator
+from accelerate.utils import DummyOptim, DummyScheduler
+
+model, accelerator = make_model(), Accelerator()
+optimizer = DummyOptim(model.parameters(), lr=1e-3)
+accelerator.prepare(model, optimizer, DummyScheduler(optimizer))
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "code", "said"),
+    [
+        (HF_PARSER, (), 0, LEARNS),
+        (HF_PARSER, (), 0, f"{LEARNS} --adam_beta2 0.97"),
+        (HF_PARSER, (), 0, "the global batch is 32 note"),
+        (
+            HF_PARSER,
+            (),
+            0,
+            "`total_num_steps` is 300, and the Trainer counts the steps by its data",
+        ),
+        (HF_PARSER, ("--max_steps", "7"), 6, "is 300 here and 7 in `--max_steps 7`"),
+        (HF_PARSER, ("--learning_rate", "1e-4"), 6, "put `--learning_rate 0.0006` after train.py"),
+        (HF_IN_CODE, (), 6, "`optimizer.params.lr` is 0.0006 here and 5e-05 in the default of"),
+        (HF_IN_CODE, (), 6, "set `weight_decay=0.1` in train.py line 3"),
+        (HF_IN_CODE, (), 6, "`scheduler.params.warmup_num_steps` is 200 here and 1 in"),
+        (HF_IN_CODE, (), 6, "`optimizer.params.betas` is [0.9, 0.97] here and [0.9, 0.999] in"),
+        (DUMMY, (), 0, ""),
+    ],
+)
+def test_a_base_says_how_a_trainer_learns_or_the_plan_ends(
+    here: Run, loop: Path, script: str, words: tuple[str, ...], code: int, said: str
+) -> None:
+    (loop / "train.py").write_text(script)
+    base = {**BASE, "gradient_accumulation_steps": 2 if script is HF_PARSER else 1}
+    params = {**BASE["optimizer"]["params"], "betas": [0.9, 0.97]}
+    base["optimizer"] = {"type": "AdamW", "params": params}
+    steps = {**BASE["scheduler"]["params"], "total_num_steps": 300}
+    base["scheduler"] = {"type": "WarmupDecayLR", "params": steps}
+    base["train_micro_batch_size_per_gpu"] = 8 if script is HF_PARSER else 4
+    (loop / "mine.json").write_text(json.dumps(base))
+    result = here("plan", *CPU, "--config", "mine.json", "--stage", "2", "train.py", *words)
+    shown = " ".join((result.stdout + result.stderr).split())
+    assert code == result.code
+    assert said in shown
+    assert (code == 0) is ("lr 0.0006, schedule WarmupDecayLR" in shown)
 
 
 @pytest.mark.usefixtures("loop")

@@ -9,7 +9,6 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import fill
-from zerowiz.core.dsconfig.merge import BATCH_KEYS
 from zerowiz.core.dsconfig.write import render_config
 from zerowiz.core.findings import Finding, Severity
 from zerowiz.core.launch.provenance import PlannedFile
@@ -20,11 +19,15 @@ from zerowiz.core.lint.releases import SCRIPT_DISAGREES
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun
+from zerowiz.core.settings import HYPERPARAMETERS, OF_ADAM
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import SWITCHED, Integration, Workload
+from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import ConfigMistakeError
 from zerowiz.probe.config_text import is_yaml, read_config_text, read_config_values
 from zerowiz.probe.files import read_ds_schema, read_version
+
+# Without what they say no plan is right, or the Trainer ends the job.
+_FINAL = frozenset({SCRIPT_DISAGREES, UNREADABLE})
 
 
 def lint_own_config(
@@ -50,11 +53,10 @@ def lint_own_config(
     )
     named = [*of_naming, *((config.path, finding) for finding in of_config)]
     findings = [(name, finding) for name, finding in named if not finding.of_launcher]
-    file_keys = {} if config.accelerate is None else config.accelerate.file_keys
     with_script = () if script is None else ("--script", script.facts.path)
     command = shell.join(["zerowiz", "check", *with_script, path])
     how = f"see why, and how to fix it: `{command}`"
-    _refuse_errors(findings, options, file_keys, how, reporter)
+    _refuse_errors(findings, options, how, reporter)
 
 
 def lint_built_config(
@@ -80,26 +82,28 @@ def lint_built_config(
     """
     config = ConfigText(path=path, text=render_config(values))
     # It may not be there yet.
-    found = (replace(e, line=0) for e in _found(config, machine, script, options.integration))
+    found = [replace(e, line=0) for e in _found(config, machine, script, options.integration)]
     theirs = options.base or path
-    how = f"change it in `{theirs}`, or use that unchanged: `$config {shell.quote(theirs)}`"
-    _refuse_errors([(path, finding) for finding in found], options, {}, how, reporter)
+    how = f"change it in `{theirs}`"
+    if not any(finding.rule is SCRIPT_DISAGREES for finding in found):
+        how += f", or use that unchanged: `$config {shell.quote(theirs)}`"
+    _refuse_errors([(path, finding) for finding in found], options, how, reporter)
 
 
 def _refuse_errors(
     findings: Sequence[tuple[str, Finding]],
     options: Options,
-    file_keys: Mapping[str, str],
     how: str,
     reporter: Reporter,
 ) -> None:
     """Refuse errors that nobody forces; what else is found is noted, with how to fix it."""
     errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
-    is_final = any(_cannot_be_planned(finding, file_keys) for _name, finding in errors)
+    is_final = any(finding.rule in _FINAL for _name, finding in errors)
     if errors and (is_final or not options.force):
         first, *others = (finding.in_short(name) for name, finding in errors)
         force = () if is_final else ("add `$force` to go on anyway",)
-        raise ConfigMistakeError(first, *others, how, *force)
+        agree = (fix for _, each in errors if each.rule is SCRIPT_DISAGREES for fix in each.fixes)
+        raise ConfigMistakeError(first, *others, *dict.fromkeys(agree), how, *force)
     noted = [(name, finding) for name, finding in findings if finding.severity is not Severity.INFO]
     for name, finding in noted:
         reporter.note(finding.in_short(name))
@@ -119,7 +123,7 @@ def _found(
         context = Context(integration=integration or config.integration)
     else:
         # Without those that take the config's value, by words added after the script.
-        names = ("micro_batch", "accumulation_steps", "precision")
+        names = ("micro_batch", "accumulation_steps", "precision", *HYPERPARAMETERS, *OF_ADAM)
         decided = {
             name: setting
             for name, setting in script.settings.values.items()
@@ -140,19 +144,6 @@ def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
     by_accelerate = config.integration is Integration.ACCELERATE and config.root is not None
     is_plain = facts.integration is not None and facts.integration.row.as_written
     return config.integration if by_accelerate and is_plain else facts.integration
-
-
-def _cannot_be_planned(finding: Finding, file_keys: Mapping[str, str]) -> bool:
-    """Whether no plan can be made: the file is not readable, or the script trains otherwise.
-
-    Args:
-        finding: An error.
-        file_keys: What the file calls keys of the config.
-    """
-    keys = (*BATCH_KEYS, *(f"{name}.enabled" for name in SWITCHED))
-    in_file = {file_keys.get(key, key) for key in keys}
-    disagrees = finding.rule is SCRIPT_DISAGREES and finding.key in in_file
-    return disagrees or finding.rule is UNREADABLE
 
 
 # Run a job with a config that stands in YAML, which DeepSpeed itself does not read.

@@ -174,7 +174,7 @@ def list_values(
 ) -> Iterator[SettingValue]:
     """All that a script, a config, options and answers say of a job's settings.
 
-    A config says how a plain loop learns; a Trainer compares what it says with its arguments.
+    A config says how a plain loop learns, and a Trainer, whose arguments must say the same.
 
     Args:
         options: What was said.
@@ -200,7 +200,7 @@ def list_values(
         "optimizer_state_dtype": config.state_dtype,
         "stage": None if config.stage is None else str(config.stage),
         "offload": config.offload,
-        **{name: value for name, value in config.learning if name in settings.by_config},
+        **{n: v for n, v in config.learning if settings.config_wins or n in settings.by_config},
     }
     for name, value in of_config.items():
         if value is not None:
@@ -308,8 +308,9 @@ def gives_way(settings: ScriptSettings, script: SettingValue, other: SettingValu
     if script.name in LEARNING:
         # What a loop calls so reaches the optimizer by the config alone.
         is_said = settings.values[script.name].state is State.SAID
-        by_config = script.name in settings.by_config
-        return by_config and not (is_said and other.origin is not Origin.CONFIG)
+        of_config = other.origin is Origin.CONFIG
+        by_config = script.name in settings.by_config or (settings.config_wins and of_config)
+        return by_config and not (is_said and not of_config)
     is_said = other.origin in {Origin.OPTION, Origin.ANSWER}
     same = is_said and _agrees(script.name, other.value, script.value)
     return same or settings.is_open(script.name, other.value)
@@ -382,6 +383,8 @@ def resolve_workload(
     _refuse_idle(options, workload)
     # A script that has an option for it may use its value for more than the optimizer.
     learned = {n: getattr(options, n) for n in HYPERPARAMETERS if n in settings.by_config}
+    if settings.config_wins:
+        learned = {name: value for name, value in config.learning if name != "schedule"}
     return ResolvedWorkload(
         workload=workload,
         decided=frozenset(n for n, v in values.items() if v is not None),
@@ -461,7 +464,7 @@ def _settled(values: Mapping[str, object], settings: ScriptSettings) -> Iterator
         setting: ScriptValue[object] | None = getattr(settings, name, None)
         if value is None or (setting is not None and _agrees(name, value, setting.value)):
             continue
-        yield from settings.settled(name, cast("int | str | bool", value))
+        yield from settings.settled(name, cast("int | float | str | bool", value))
 
 
 def _agrees(name: str, value: object, script: object) -> bool:

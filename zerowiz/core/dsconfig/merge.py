@@ -35,6 +35,17 @@ BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_ac
 PRECISION_SECTIONS = ("bf16", "bfloat16", "fp16", "torch_autocast")
 REPLACED = frozenset({ZERO, *BATCH_KEYS})
 """What zerowiz replaces in every base."""
+LEARNED_BY: Mapping[str, str] = {
+    "scheduler.params.warmup_max_lr": "lr",
+    "optimizer.params.lr": "lr",
+    "optimizer.params.weight_decay": "weight_decay",
+    "optimizer.params.eps": "adam_epsilon",
+    "scheduler.params.warmup_num_steps": "warmup_steps",
+    "gradient_clipping": "max_grad_norm",
+}
+"""The keys that say how a model learns, with the names in LEARNING, or of a Trainer's argument; of
+two of the same the later counts."""
+BETAS = "optimizer.params.betas"
 # What a plan needs and a base may lack; of two that say it, the base counts.
 _WHERE_MISSING = frozenset(
     {"optimizer", "scheduler", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"}

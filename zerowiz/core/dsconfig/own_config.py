@@ -10,6 +10,8 @@ from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.merge import (
     BATCH_KEYS,
+    BETAS,
+    LEARNED_BY,
     SHARDED_PARAMETERS,
     ZERO,
     says_precision,
@@ -19,6 +21,7 @@ from zerowiz.core.dsconfig.merge import (
     whole_of,
 )
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
+from zerowiz.core.settings import OF_ADAM
 from zerowiz.core.structs import MOST_COUNT, replace
 from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype
 from zerowiz.errors import UsageError
@@ -252,15 +255,12 @@ def read_base(values: Mapping[str, object], *, fills_in: bool = False) -> UserCo
 
 def _learning(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """The values of optimizer, scheduler and clipping that have a name of their own here."""
-    optimizer, scheduler = (section_of(values, key) for key in ("optimizer", "scheduler"))
-    params, steps = section_of(optimizer, "params"), section_of(scheduler, "params")
-    numbers = {
-        "lr": params.get("lr"),
-        "weight_decay": params.get("weight_decay"),
-        "warmup_steps": steps.get("warmup_num_steps"),
-        "max_grad_norm": values.get("gradient_clipping"),
-    }
-    yield from ((name, v) for name, v in numbers.items() if isinstance(v, int | float))
+    numbers = [(name, value_at(values, key)) for key, name in LEARNED_BY.items()]
+    betas = value_at(values, BETAS)
+    if isinstance(betas, list):
+        numbers += zip(OF_ADAM, betas, strict=False)
+    yield from ((name, v) for name, v in numbers if isinstance(v, int | float))
+    scheduler = section_of(values, "scheduler")
     if "type" in scheduler:
         yield "schedule", scheduler["type"]
 

@@ -4,18 +4,21 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
-from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
+from zerowiz.core.dsconfig.merge import BATCH_KEYS, BETAS, LEARNED_BY, ZERO
 from zerowiz.core.dsconfig.schema import PARALLEL_KEYS, PLANNED_KEYS, shares_work
 from zerowiz.core.findings import MOST_MICRO_BATCHES, Finding, Rule, Severity, shown_by
 from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
+from zerowiz.core.settings import OF_ADAM
 from zerowiz.core.workload import SWITCHED, Integration, Precision
 
 if TYPE_CHECKING:
+    from zerowiz.core.script.facts import SettledValue
     from zerowiz.core.script.settings import ScriptSettings
 
 _ZENFLOW = f"{ZERO}.zenflow"
 _HPZ = f"{ZERO}.zero_hpz_partition_size"
+_TOTAL_STEPS = "scheduler.params.total_num_steps"
 # runtime/data_pipeline/config.py, get_curriculum_learning and get_dynamic_batching.
 _NEEDED: Mapping[str, str] = {
     f"data_efficiency.data_sampling.{section}.enabled": needed
@@ -88,6 +91,14 @@ def _divides_badly(config: Config) -> bool:
     # utils/groups.py, _create_zero_param_parallel_group.
     size, ranks = config.number(_HPZ) or 1, config.context.world_size
     return _has_groups(config) and ranks is not None and size < ranks and bool(ranks % size)
+
+
+def _counts_steps(config: Config) -> bool:
+    """Whether a Trainer counts its steps by the data, which nobody sees."""
+    settings = cast("ScriptSettings | None", config.context.settings)
+    is_trainer = config.context.integration is Integration.HF and settings is not None
+    steps = settings.values.get("max_steps") if settings is not None else None
+    return is_trainer and steps is not None and steps.value <= 0
 
 
 def _two_rates(config: Config, peak: Entry) -> bool:
@@ -369,6 +380,15 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
             ),
             fix='write `"auto"` for both',
         ),
+        Relation(
+            at=_TOTAL_STEPS,
+            when=lambda config, entry: entry.number is not None and _counts_steps(config),
+            says=lambda _, entry: (
+                f"`total_num_steps` is {entry.shown}, and the Trainer counts the steps by its data"
+            ),
+            fix='write `"auto"`, or set `max_steps` to the same number',
+            severity=Severity.WARNING,
+        ),
     ),
 }
 
@@ -429,7 +449,10 @@ def check_against_script(config: Config) -> Iterator[Finding]:
     if config.context.settings is None:
         return
     settings = cast("ScriptSettings", config.context.settings)
-    for path, value, source in _set_by_script(settings, config.context.world_size):
+    compared = {**_OF_BATCH, **(_OF_TRAINER if is_trainer else {})}
+    for path, value, source, *setting in _set_by_script(
+        settings, compared, config.context.world_size
+    ):
         entry = config.last.get(path)
         if entry is None or entry.value in (None, value) or isinstance(entry.value, str):
             continue
@@ -444,24 +467,45 @@ def check_against_script(config: Config) -> Iterator[Finding]:
             SCRIPT_DISAGREES,
             f"`{label}` is {here} here and {there} in {source}",
             fix,
+            *(each.change_to(entry.value) for each in setting if is_trainer),
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
             because=None if is_trainer else _OF_LOOP,
         )
 
 
+_OF_BATCH = dict(zip(BATCH_KEYS[1:], ("micro_batch", "accumulation_steps"), strict=True))
+_OF_TRAINER = {**LEARNED_BY, _TOTAL_STEPS: "max_steps"}
+
+
 def _set_by_script(
-    settings: "ScriptSettings", ranks: int | None
-) -> Iterator[tuple[str, object, str]]:
-    """Keys, what the script makes of them, and where."""
+    settings: "ScriptSettings", compared: Mapping[str, str], ranks: int | None
+) -> Iterator[tuple[str, object, str, *tuple["SettledValue", ...]]]:
+    """Keys, what the script makes of them, where, and the setting that one alone has."""
+    for path, name in compared.items():
+        setting = settings.values.get(name)
+        value = None if setting is None else _as_compared(name, setting.value)
+        if setting is not None and value is not None:
+            yield path, value, setting.source, setting
     micro, steps, precision = settings.micro_batch, settings.accumulation_steps, settings.precision
-    whole, per_gpu, accumulated = BATCH_KEYS
-    if micro is not None:
-        yield per_gpu, micro.value, micro.source
-    if steps is not None:
-        yield accumulated, steps.value, steps.source
+    betas = [settings.values[name] for name in OF_ADAM[:2] if name in settings.values]
+    if len(betas) == len(OF_ADAM[:2]):
+        source = " and ".join(dict.fromkeys(beta.source for beta in betas))
+        yield BETAS, [beta.value for beta in betas], source
     if micro is not None and steps is not None and ranks is not None:
         product = micro.value * steps.value * ranks
-        yield whole, product, f"the script: {micro.value} * {steps.value} * {ranks} ranks"
+        yield BATCH_KEYS[0], product, f"the script: {micro.value} * {steps.value} * {ranks} ranks"
     if precision is not None:
         for name in SWITCHED:
             yield f"{name}.enabled", precision.value is name, precision.source
+
+
+def _as_compared(name: str, value: float) -> float | None:
+    """What the Trainer makes of an argument; None where the number of all steps decides it.
+
+    Source: transformers 5.23, integrations/deepspeed.py, trainer_config_finalize.
+    """
+    if name == "max_steps":
+        return int(value) if value > 0 else None
+    if name == "warmup_steps":
+        return None if 0 < value < 1 else max(1, int(value))
+    return value

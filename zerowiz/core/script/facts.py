@@ -24,7 +24,7 @@ from zerowiz.core.script.arguments import (
     read_words,
     write_words,
 )
-from zerowiz.core.settings import HYPERPARAMETERS, OTHER_SETTINGS
+from zerowiz.core.settings import HYPERPARAMETERS, OF_ADAM, OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS, Integration
 from zerowiz.errors import LineEdit, UsageError
@@ -262,6 +262,7 @@ class TrainerFacts(Struct, frozen=True, kw_only=True):
 TRAINER_FIELDS: Mapping[str, tuple[str, ...]] = {
     **{name: row.trainer_fields for name, row in SETTINGS.items() if row.trainer_fields},
     **{name: OTHER_SETTINGS[name].trainer_fields for name in HYPERPARAMETERS},
+    **{name: (name,) for name in (*OF_ADAM, "max_steps")},
     "schedule": ("lr_scheduler_type",),
     "bf16": ("bf16",),
     "fp16": ("fp16",),

@@ -46,6 +46,7 @@ from zerowiz.core.script.trainers import NotCounted, TrainerSettings, known, set
 from zerowiz.core.settings import (
     HYPERPARAMETERS,
     LEARNING,
+    OF_ADAM,
     Origin,
     SettingValue,
     not_planned,
@@ -220,6 +221,8 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     another split learns the same."""
     draws_batch: bool = False
     """Whether its own loop trains the micro-batch that it draws, whatever a config says."""
+    config_wins: bool = False
+    """Whether what a config says of how the model learns counts, and the script is given it."""
     by_config: frozenset[str] = frozenset()
     """Of the names in LEARNING those that it takes from the config, whatever it says itself."""
     words_for: Callable[[str, object], Words | None] = lambda _name, _value: None
@@ -252,7 +255,7 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
         is_decided = setting is not None and setting.state is not State.OPEN
         return not is_decided and self.words_for(name, value) is not None
 
-    def settled(self, name: str, value: "int | str | bool") -> "tuple[AddedWords, ...]":
+    def settled(self, name: str, value: "int | float | str | bool") -> "tuple[AddedWords, ...]":
         """The setting with the words that give it this value; empty where none are to be added."""
         words = self.words_for(name, value)
         return (AddedWords(name=name, value=value, words=words),) if words else ()
@@ -263,7 +266,7 @@ class AddedWords(Struct, frozen=True, kw_only=True):
 
     name: str
     """Of the setting."""
-    value: int | str | bool
+    value: int | float | str | bool
     words: Words
 
 
@@ -273,7 +276,7 @@ _BESIDES: Mapping[str, type] = {
     "use_cpu": bool,
     "loader_workers": int,
     "every_n_layers": int,
-    **dict.fromkeys(HYPERPARAMETERS, float),
+    **dict.fromkeys((*HYPERPARAMETERS, *OF_ADAM, "max_steps"), float),
     "schedule": str,
 }
 _OF_TRAINER = (
@@ -351,6 +354,7 @@ class ScriptRun(Resolver):
             adapts=method is None and adapters is not None and adapters.value,
             targets_by_architecture=by_architecture,
             draws_batch=facts.integration not in {None, Integration.HF},
+            config_wins=facts.integration is Integration.HF or facts.optimizer.from_config,
             by_config=learned_by_config(
                 None if facts.convention is Convention.NONE else facts.integration, facts.passed
             ),
