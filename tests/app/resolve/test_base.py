@@ -262,6 +262,9 @@ model, accelerator = make_model(), Accelerator()
 optimizer = DummyOptim(model.parameters(), lr=1e-3)
 accelerator.prepare(model, optimizer, DummyScheduler(optimizer))
 """
+TORCH = DUMMY.replace("= DummyOptim", "= torch.optim.AdamW").replace(
+    "from acc", "import torch\nfrom acc", 1
+)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +272,7 @@ accelerator.prepare(model, optimizer, DummyScheduler(optimizer))
     [
         (HF_PARSER, (), 0, LEARNS),
         (HF_PARSER, (), 0, f"{LEARNS} --adam_beta2 0.97"),
-        (HF_PARSER, (), 0, "the global batch is 32 note"),
+        (HF_PARSER, (), 0, "the global batch is 32"),
         (
             HF_PARSER,
             (),
@@ -283,6 +286,7 @@ accelerator.prepare(model, optimizer, DummyScheduler(optimizer))
         (HF_IN_CODE, (), 6, "`scheduler.params.warmup_num_steps` is 200 here and 1 in"),
         (HF_IN_CODE, (), 6, "`optimizer.params.betas` is [0.9, 0.97] here and [0.9, 0.999] in"),
         (DUMMY, (), 0, ""),
+        (TORCH, (), 6, "an `optimizer` is here, and one is in `torch.optim.AdamW"),
     ],
 )
 def test_a_base_says_how_a_trainer_learns_or_the_plan_ends(
@@ -300,6 +304,7 @@ def test_a_base_says_how_a_trainer_learns_or_the_plan_ends(
     shown = " ".join((result.stdout + result.stderr).split())
     assert code == result.code
     assert said in shown
+    assert "not 32" not in shown
     assert (code == 0) is ("lr 0.0006, schedule WarmupDecayLR" in shown)
 
 

@@ -93,12 +93,10 @@ def _divides_badly(config: Config) -> bool:
     return _has_groups(config) and ranks is not None and size < ranks and bool(ranks % size)
 
 
-def _counts_steps(config: Config) -> bool:
-    """Whether a Trainer counts its steps by the data, which nobody sees."""
+def _said(config: Config) -> "Mapping[str, SettledValue]":
+    """What the script says of its settings; nothing where none is known."""
     settings = cast("ScriptSettings | None", config.context.settings)
-    is_trainer = config.context.integration is Integration.HF and settings is not None
-    steps = settings.values.get("max_steps") if settings is not None else None
-    return is_trainer and steps is not None and steps.value <= 0
+    return {} if settings is None else settings.values
 
 
 def _two_rates(config: Config, peak: Entry) -> bool:
@@ -371,6 +369,19 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
         if key not in PLANNED_KEYS
     ),
     SCRIPT_DISAGREES: (
+        # accelerate 1.15, accelerator.py, _prepare_deepspeed.
+        Relation(
+            at="optimizer",
+            when=lambda config, _: (
+                config.context.integration is Integration.ACCELERATE
+                and "optimizer" in _said(config)
+            ),
+            says=lambda config, _: (
+                f"an `optimizer` is here, and one is in {_said(config)['optimizer'].source}"
+            ),
+            fix="remove it, or build `accelerate.utils.DummyOptim` there",
+            because="Accelerate ends the job in `prepare`",
+        ),
         Relation(
             at="scheduler.params.warmup_max_lr",
             when=_two_rates,
@@ -382,7 +393,12 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
         ),
         Relation(
             at=_TOTAL_STEPS,
-            when=lambda config, entry: entry.number is not None and _counts_steps(config),
+            when=lambda config, entry: (
+                config.context.integration is Integration.HF
+                and entry.number is not None
+                and "max_steps" in _said(config)
+                and _said(config)["max_steps"].value <= 0
+            ),
             says=lambda _, entry: (
                 f"`total_num_steps` is {entry.shown}, and the Trainer counts the steps by its data"
             ),
