@@ -22,6 +22,7 @@ from zerowiz.core.preflight.facts import (
     PreflightInput,
     SavedStates,
 )
+from zerowiz.core.script.facts import RELEASE_CALLS
 from zerowiz.core.strategy_types import Offload, ZeroKey
 from zerowiz.core.workload import Integration, Method
 
@@ -139,10 +140,6 @@ _CHANGED: Mapping[str, Sequence[str]] = {
 }
 
 
-# Methods that only some scripts call.
-_CALLS = ("accumulate", "resize_token_embeddings", "save_model")
-
-
 def check_releases(
     installed: Installed, planned: PlannedJob, rows: Sequence[BadRelease]
 ) -> Iterator[Finding]:
@@ -185,7 +182,7 @@ def _kind_of_job(installed: Installed, planned: PlannedJob) -> Mapping[str, obje
         "empty_adapter": by_trainer and truth_of(zero.get(ZeroKey.GATHER_ON_SAVE, False)) is False,
         "auto_prefetch": zero.get("stage3_prefetch_bucket_size") == "auto",
         **{library: _changed_at(installed, library) for library in _CHANGED},
-        **{name: _calls(planned, name) for name in _CALLS},
+        **{name: _calls(planned, name) for name in RELEASE_CALLS},
     }
 
 

@@ -301,6 +301,10 @@ _SOURCES = {
 }
 
 
+RELEASE_CALLS = frozenset({"accumulate", "resize_token_embeddings", "save_model"})
+"""Methods that only some scripts call, and by which a release harms them."""
+
+
 class ScriptFacts(Struct, frozen=True, kw_only=True):
     """What a training script shows without being run."""
 
@@ -340,7 +344,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     saves_portably: bool = False
     """Whether it saves by the templates' `portable_checkpoint`, which loads at every stage."""
     calls: frozenset[str] = frozenset()
-    """The methods that it calls somewhere, by their names."""
+    """Those of RELEASE_CALLS that it calls somewhere, and `backward`."""
     counts_micro_steps: bool = False
     """Whether its loop asks the engine after how many micro-steps it updates the weights."""
     builds_on_host: bool = False

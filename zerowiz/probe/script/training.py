@@ -7,6 +7,7 @@ from itertools import chain
 
 from zerowiz.core.script.arguments import FIELD_ALIASES, MIXED_PRECISIONS, Scalar
 from zerowiz.core.script.facts import (
+    RELEASE_CALLS,
     TRAINER_FIELDS,
     UNSEEN,
     Convention,
@@ -48,7 +49,7 @@ _STARTS: Mapping[Integration | None, tuple[str, str]] = {
 
 def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the settings of the library that trains."""
-    facts = replace(facts, calls=frozenset(read.source.by_method))
+    facts = replace(facts, calls=(RELEASE_CALLS | {"backward"}) & read.source.by_method.keys())
     if facts.integration is Integration.HF:
         return _with_arguments(facts, read)
     steps = facts.integration is not Integration.DEEPSPEED or facts.passes_optimizer
