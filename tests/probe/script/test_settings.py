@@ -7,7 +7,7 @@ from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of, value_of
 from zerowiz.core.script.config_delivery import with_config_via
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import ScriptRun
-from zerowiz.core.settings import LEARNING
+from zerowiz.core.settings import LEARNING, OF_ADAM
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision, Trainer
 from zerowiz.probe.script.read_script import parse_script, read_script
 
@@ -15,7 +15,8 @@ from zerowiz.probe.script.read_script import parse_script, read_script
 def values(name: str, *words: str) -> dict[str, object]:
     """What decides memory and time."""
     settings = ScriptRun(facts_of(name), words).settings
-    return {n: each.value for n, each in settings.values.items() if n not in LEARNING}
+    others = {*LEARNING, *OF_ADAM, "max_steps"}
+    return {n: each.value for n, each in settings.values.items() if n not in others}
 
 
 ALL_DEFAULT: dict[str, object] = {
