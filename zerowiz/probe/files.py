@@ -184,7 +184,7 @@ def require_text(path: Path, missing: str | None = None) -> str:
 
     Args:
         path: The file.
-        missing: What is said where there is none; without it, the error is FileNotFoundError.
+        missing: What is said if no such file exists; else it is a FileNotFoundError.
 
     Raises:
         PreflightError: There is none, or it cannot be read.

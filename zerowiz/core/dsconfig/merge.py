@@ -122,7 +122,7 @@ def _has_below(key: str, leaves: Section) -> bool:
 
 
 def value_at(values: object, key: str) -> object:
-    """The value of a key, by its path with dots; None where there is none.
+    """The value of a key, by its path with dots; None for a key that is missing.
 
     Example:
         >>> value_at({"bf16": {"enabled": True}}, "bf16.enabled")
