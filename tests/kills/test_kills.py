@@ -75,7 +75,7 @@ def test_a_job_that_ends_while_it_compiles_leaves_no_lock(
     launcher = (DEEPSPEED, "--num_gpus", str(RANKS), "--master_port", str(port))
     with supervised(tmp_path, (*launcher, SHIM, HERE / "train.py", tmp_path, "go"), env=env) as job:
         job.wait_for_files(ops / OP / "lock")
-        # The parent of the rank looks twice a second.
+        # The parent of the rank looks four times a second.
         time.sleep(1)
         # Else it would build the op itself, as soon as the lock is gone.
         job.wait_for("rank that waits", lambda: any(tmp_path.glob("waits-*")))

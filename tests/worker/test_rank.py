@@ -412,7 +412,7 @@ def build(folder: Path, seconds: float) -> "subprocess.Popen[bytes]":
     words = ("--local_rank=1", str(HERE / "baton.py"), str(folder / "cpu_adam"), str(seconds))
     process = start(folder, "", *words, TORCH_EXTENSIONS_DIR=str(folder))
     wait_until((folder / "cpu_adam" / "lock").exists)
-    # It looks twice a second.
+    # It looks four times a second.
     time.sleep(1)
     return process
 
@@ -450,7 +450,7 @@ def test_the_lock_of_a_rank_that_closes_its_files_before_it_is_gone_is_removed(
     (tmp_path / "cpu_adam").mkdir()
     with ready(tmp_path, script, TORCH_EXTENSIONS_DIR=str(tmp_path)) as (process, output):
         assert b"closed\n" == output.readline()
-        # Its supervisor looks twice a second.
+        # Its supervisor looks four times a second.
         time.sleep(1)
         os.kill(read(tmp_path, "rank-3.json")["process"]["pid"], signal.SIGKILL)
         process.communicate(timeout=30)

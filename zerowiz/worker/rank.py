@@ -60,8 +60,6 @@ ENDS_NOTHING = re.compile(
 LOCK_FILE = "lock"
 # torch/utils/cpp_extension.py, _get_build_directory (2.13): where the folders of the ops are.
 EXTENSIONS_VARIABLE, EXTENSIONS_FOLDER = "TORCH_EXTENSIONS_DIR", "torch_extensions"
-# A look at the open files of a rank takes 5 ms for a thousand of them: a hundredth of the time.
-LOOK_S = 0.5
 SIGNALLED = 128  # what a shell adds to the number of a signal for the exit status
 
 # core/launch/plan.py: a person looks on. What first_steps.py writes for them is in no log.
@@ -299,7 +297,6 @@ class RankSupervisor:
         self.identity = {"rank": self.rank, "host": socket.gethostname()}
         processes = {"process": identify(self.pid), "beside": identify(os.getpid())}
         self.locks: dict[Path, tuple[int, int]] = {}
-        self.look_at = 0.0
         started = {**self.identity, **processes, "local_rank": local_rank, "space": namespace}
         self.remember(started)
         write_whole(folder / f"rank-{self.rank}.json", started)
@@ -338,9 +335,7 @@ class RankSupervisor:
     def poll_reasons(self) -> None:
         """Signal or end the rank where the launcher, an order or the grace period asks for it."""
         self.oom_kills.append(oom_kills())
-        if time.monotonic() >= self.look_at:
-            self.locks |= open_locks(self.pid)
-            self.look_at = time.monotonic() + LOOK_S
+        self.locks |= open_locks(self.pid)
         if os.getppid() != self.launcher:
             self.end("launcher")
         orders = self.orders()
