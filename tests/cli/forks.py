@@ -126,11 +126,12 @@ def _forking(language: str | None, *, ranks: bool) -> socket.socket:
 
 
 def _load() -> None:
-    """Load what zerowiz loads for some command: nothing of it is for the ranks."""
+    """Load what zerowiz loads for most commands: not torch, which few trace with."""
     import zerowiz
 
+    others = ("zerowiz.worker", "zerowiz.__main__", "zerowiz.probe.model.trace")
     for module in pkgutil.walk_packages(zerowiz.__path__, "zerowiz."):
-        if not module.name.startswith(("zerowiz.worker", "zerowiz.__main__")):
+        if not module.name.startswith(others):
             importlib.import_module(module.name)
     gc.collect()
     gc.freeze()

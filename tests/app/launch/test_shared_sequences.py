@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from paths import TESTS
-from ranks.harness import BIN, rank_environ, read_reports, run, run_loaded
+from ranks.harness import BIN, rank_environ, read_reports, run_loaded
 from templates.jobs import RAW, TRAINER, eval_loss, losses, write_config
 
 from zerowiz.probe.preflight.read_facts import find_free_port
@@ -20,7 +20,7 @@ MICRO_STEPS, STEPS, TOKENS = 2, 3, 32
 def trained(folder: Path, shared: int) -> list[dict[str, Any]]:
     """What both ranks report of a run; the global batch of the script is 4 sequences."""
     folder.mkdir()
-    done = run(
+    done = run_loaded(
         [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
         + ["--gpus-per-node", "2", "--model", "1m", "--seq-len", str(TOKENS), "--stage", "2"]
         + ["--sequence-parallel", str(shared), "--precision", "fp32", str(SCRIPT)]

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from ranks.harness import BIN, rank_environ, run
+from ranks.harness import BIN, rank_environ, run_loaded
 
 from zerowiz.core.dsconfig.schema import release
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
@@ -68,7 +68,7 @@ def test_real_ranks_hold_it(tmp_path: Path, case: Case) -> None:
     kind, key, shared, ranks = case
     if key == AUTO_EP and release(version("transformers")) >= FIRST_WITHOUT_AUTO_EP:
         pytest.skip("AutoEP of DeepSpeed 0.19.8 does not train with this transformers")
-    done = run(
+    done = run_loaded(
         (BIN / "deepspeed", "--num_gpus", str(ranks), "--master_port", str(find_free_port()))
         + (SCRIPT, json.dumps(config(kind)), json.dumps({key: SECTIONS[key](shared)})),
         env=rank_environ(tmp_path / "reports"),

@@ -18,9 +18,6 @@ from zerowiz.core.workload import Attention, Method, Precision, Workload
 from zerowiz.probe.files import read_kept
 from zerowiz.probe.model.hf import trace_path
 
-pytest.importorskip("torch")
-trace = pytest.importorskip("zerowiz.probe.model.trace")
-
 MIB = 2**20
 # One cuBLAS workspace a thread, see memory.py.
 CUBLAS_BYTES = 64 * MIB
@@ -47,6 +44,13 @@ def first(traced: Traced) -> Activations:
     return traced.runs[0].activations
 
 
+def trace_model(config: Mapping[str, object], step: Workload) -> Traced:
+    """A trace; its module loads torch and transformers, so it is not imported with this one."""
+    trace = pytest.importorskip("zerowiz.probe.model.trace")
+    traced: Traced = trace.trace_model(config, step)
+    return traced
+
+
 FAMILIES = {
     "llama": tiny("llama"),
     "qwen2": tiny("qwen2"),
@@ -58,8 +62,7 @@ FAMILIES = {
 
 @cache
 def trace_once(family: str, attention: Attention) -> Traced:
-    traced: Traced = trace.trace_model(FAMILIES[family], replace(STEP, attention=attention))
-    return traced
+    return trace_model(FAMILIES[family], replace(STEP, attention=attention))
 
 
 @pytest.mark.parametrize("attention", Attention)
@@ -186,7 +189,7 @@ def test_any_architecture_is_traced(kind: str) -> None:
     import transformers
 
     config, blocks = OTHERS[kind]
-    traced = trace.trace_model(config, STEP)
+    traced = trace_model(config, STEP)
     with torch.device("meta"):
         model = getattr(transformers, traced.built)(transformers.AutoConfig.for_model(**config))
     assert sum(p.numel() for p in model.parameters()) == traced.params
@@ -199,9 +202,8 @@ def test_any_architecture_is_traced(kind: str) -> None:
 
 @pytest.fixture
 def fake() -> Iterator[Any]:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode() as mode, trace.fused_kernels():
+    trace = pytest.importorskip("zerowiz.probe.model.trace")
+    with trace.FakeTensorMode() as mode, trace.fused_kernels():
         yield mode
 
 
@@ -308,12 +310,14 @@ def test_fewer_keys_that_are_not_told_to_be_groups_have_no_fused_kernel() -> Non
 def test_a_mask_that_trains_is_traced_below_a_checkpoint() -> None:
     """The cross attention of T5 has one; its backward unpacks what it kept only once."""
     config, _ = OTHERS["encoder-decoder"]
-    traced = trace.trace_model(config, replace(STEP, gradient_checkpointing=True))
+    traced = trace_model(config, replace(STEP, gradient_checkpointing=True))
     assert 0 < first(traced).block_bytes
 
 
 def test_the_stand_ins_leave_when_a_trace_ends() -> None:
     import torch
+
+    from zerowiz.probe.model import trace
 
     own = (torch.nn.functional.dropout, torch.nn.functional.scaled_dot_product_attention)
     with trace.fused_kernels():
@@ -346,7 +350,7 @@ def test_a_trace_keeps_what_peft_keeps_below_adapters(
     """Frozen layers keep no input; at ZeRO-3 they do, and adapters read copies in fp32."""
     pytest.importorskip("peft")
     step = replace(STEP, method=Method.LORA, lora_rank=8, lora_target_modules=modules)
-    traced = trace.trace_model(ADAPTED[family], step)
+    traced = trace_model(ADAPTED[family], step)
     for sharded in (False, True):
         a = traced.activations(step, sharded=sharded)
         kept_bytes = measure_saved_bytes(ADAPTED[family], step, sharded=sharded)
@@ -358,7 +362,7 @@ def test_a_trace_checkpoints_the_layers_that_the_step_does(every: int) -> None:
     """Of two layers the second keeps its activations, if each third one is checkpointed."""
     content, step = FAMILIES["llama"], replace(STEP, gradient_checkpointing=True)
     step = replace(step, every_n_layers=every)
-    traced = trace.trace_model(content, step).activations(step)
+    traced = trace_model(content, step).activations(step)
     said = activations(model_from_config("llama", content).architecture, step)
     saved, expected = (a.saved_bytes + a.head_bytes for a in (traced, said))
     assert saved == pytest.approx(expected, rel=0.03)
@@ -380,7 +384,7 @@ FULL = ("llama-3.2-1b", "llama-2-7b", "qwen2.5-0.5b", "qwen3-30b-a3b-12l", "gpt2
 @pytest.mark.parametrize("model", FULL)
 def test_full_models_agree_with_the_formulas_within_half_a_percent(model: str) -> None:
     config, step = read_config(model), Workload(sequence_tokens=1024)
-    counted, traced = model_from_config(model, config), trace.trace_model(config, step)
+    counted, traced = model_from_config(model, config), trace_model(config, step)
     assert counted.params == traced.params
     said, a = activations(counted.architecture, step), first(traced)
     whole = a.saved_bytes + a.head_bytes
@@ -409,7 +413,7 @@ ROWS = [
 )
 def test_what_forward_keeps_is_what_was_measured(row: Row) -> None:
     small = row["micro_batch"] * row["sequence_tokens"] <= SMALL_STEP_TOKENS
-    a = first(trace.trace_model(read_config(row["model"]), workload_of(row)))
+    a = first(trace_model(read_config(row["model"]), workload_of(row)))
     weights_bytes = row["phases"]["model"]["allocated_bytes"]
     kept_bytes = weights_bytes + a.saved_bytes + a.head_bytes + CUBLAS_BYTES
     measured_bytes = row["phases"]["steady_forward"]["allocated_bytes"]
