@@ -28,12 +28,13 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train a small model twice: with room, and under a budget that needs ZeRO
 	$(BIN)/python tests/make_demo/train_twice.py
 
-# A job of two ranks uses one core for half of its time: two run at once, of different files.
+# A job of two ranks uses one core for half of its time: two run at once, of different files. Of the
+# other tests many wait for a terminal, but few of those that are asked for by an option.
 ALONE := deepspeed or package
 ALONE_FILES = $(shell grep -rlE "mark\.(deepspeed|package)" tests --include="test_*.py")
 define PYTEST
-	@echo "==> tests that start no ranks, three at a time: many wait for a terminal"
-	$(BIN)/python -m pytest $(1) -n 3 --dist worksteal -m "not ($(ALONE))"
+	@echo "==> tests that start no ranks, $(if $(1),three,four) at a time"
+	$(BIN)/python -m pytest $(1) -n $(if $(1),3,4) --dist worksteal -m "not ($(ALONE))"
 	@echo "==> tests with real DeepSpeed ranks, two at a time"
 	$(BIN)/python -m pytest $(1) -n 2 --dist loadfile -m "$(ALONE)" $(ALONE_FILES)
 endef
