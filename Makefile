@@ -45,7 +45,7 @@ test: $(STAMP)  ## the tests, and some on real DeepSpeed ranks
 test-slow: $(STAMP)  ## what takes longer: trainings, measurements, traces, more ways to kill a job, recipes; more tries of each law
 	$(call PYTEST,--slow)
 	@echo "==> more tries of each law"
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m hypothesis --hypothesis-profile=more tests/core
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile=more tests/core
 
 test-all: $(STAMP)  ## both, the whole of what they sample, and `make truth`
 	$(call PYTEST,--thorough)

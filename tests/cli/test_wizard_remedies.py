@@ -479,7 +479,7 @@ def test_the_ranks_train_a_script_that_was_edited_for_a_loss_in_chunks(
     launch = [sys.executable, "-m", "zerowiz", "launch", "--yes", *said, "--loss", "chunked"]
     reports = hf / "reports"
     done = run_loaded(
-        [*launch, "chunked.py", "--max_steps", "2"], env=rank_environ(reports), cwd=hf
+        [*launch, "chunked.py", "--max_steps", "1"], env=rank_environ(reports), cwd=hf
     ).good
-    assert 2 * 2 == done.stdout.count("chunks 16\n")
+    assert 2 == done.stdout.count("chunks 16\n")
     assert [2, 2] == [report["stage"] for report in read_reports(reports)]

@@ -233,7 +233,7 @@ EVERY_OPTIMIZER = (
 )
 EVERY_PRECISION = (
     *("tests/core/decision/test_unsupported.py", "tests/core/dsconfig/test_write.py"),
-    *("tests/core/script/test_programs.py", "tests/core/memory/test_activations.py"),
+    "tests/core/script/test_programs.py",
 )
 
 # The recipe `a setting`: a second copy of the weights, averaged over the steps.

@@ -11,7 +11,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "templates"))
 
 from portable_checkpoint import check_savable  # type: ignore[import-not-found]
 
-CONFIG = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam"}}
+# Torch's own: another is compiled first.
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 1,
+    "optimizer": {"type": "Adam", "params": {"torch_adam": True}},
+}
 
 
 def main() -> None:
