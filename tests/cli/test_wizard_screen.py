@@ -101,6 +101,29 @@ args = parser.parse_args()
 model = GPT(50304, args.n_embd, args.n_layer)
 engine, *_ = deepspeed.initialize(args=args, model=model)
 """
+LITERAL_MODEL = """\
+import argparse
+
+import deepspeed
+from torch import nn
+
+
+class GPT(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.wte = nn.Embedding(50304, width)
+        self.wpe = nn.Embedding(128, width)
+        self.blocks = nn.ModuleList([Block(width) for _ in range(6)])
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=12)
+parser.add_argument("--lr", type=float, default=6e-4)
+parser = deepspeed.add_config_arguments(parser)
+args = parser.parse_args()
+model = GPT(256)
+engine, *_ = deepspeed.initialize(args=args, model=model)
+"""
 LIGHTNING = """\
 import lightning as L
 from model import Model
@@ -157,6 +180,16 @@ CONVERSATIONS = {
             (WRITE, ENTER),
         ],
         {"model": "30m"},
+    ),
+    "a model of literal numbers": Conversation(
+        {"train.py": LITERAL_MODEL},
+        (*A100, "--no-gradient-checkpointing"),
+        [
+            ("`GPT(256)` in train.py line 20 makes it: zerowiz does not", "10m" + ENTER),
+            (f"{LENGTH} (128)", ENTER),
+            (WRITE, ENTER),
+        ],
+        {"model": "10m", "seq-len": 128},
     ),
     "another machine": Conversation(
         {"train.py": HF_IN_CODE},

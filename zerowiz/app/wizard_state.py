@@ -24,6 +24,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.resolved_job import (
     ResolvedJob,
     check_model,
+    longest_sequence,
     own_config,
     read_near,
     resolve_job,
@@ -34,7 +35,6 @@ from zerowiz.core import shell
 from zerowiz.core.decision.job import (
     Objective,
     list_shared,
-    longest_tokens,
     native_precision,
     refuse_length,
 )
@@ -589,8 +589,7 @@ class Wizard:
                 others = () if is_fixed else question.choices
                 question = replace(question, choices=(*found, *others), default=found[0].value)
             case "model":
-                own = self.named.settings(answers).own_model
-                question = _menu(question, _models(self.named.machine(answers), own))
+                question = self._model_question(question, answers)
             case "goal":
                 question = _keeping(question, self._global_batch(answers))
             case "micro_batch" if "goal" in self._open(answers):
@@ -694,6 +693,16 @@ class Wizard:
             return None
         return followed.decision.chosen is not None and self._refusal(answers, followed) is None
 
+    def _model_question(self, question: Question, answers: Answers) -> Question:
+        """The question with models as a menu, and where the script makes one of unknown size."""
+        own, facts = self.named.settings(answers).own_model, facts_of(self.named.run(answers))
+        made = None if facts is None else facts.built_model
+        if facts is not None and made is not None and own is None:
+            made_by = f"`{made.code}` in {facts.where(made.line)}"
+            why = _("{made_by} makes it: zerowiz does not read its size.", made_by=made_by)
+            question = replace(question, why=why)
+        return _menu(question, _models(self.named.machine(answers), own))
+
     def _method_question(self, question: Question, answers: Answers) -> Question:
         if not self.named.has_script(answers):
             return replace(question, why=_("Adapters (LoRA, QLoRA) take a fraction of the memory."))
@@ -702,9 +711,9 @@ class Wizard:
         return replace(question, choices=tuple(open_ones))
 
     def _length_question(self, question: Question, answers: Answers) -> Question:
-        """The question whose default is no longer than the model's positions."""
-        read = self.named.model(answers)
-        longest = None if read is None else longest_tokens(read.model)
+        """The question whose default is no longer than the model was made for."""
+        read, settings = self.named.model(answers), self.named.settings(answers)
+        longest = None if read is None else longest_sequence(read.model, settings)
         if longest is None or longest > int(str(question.default)):
             return question
         return replace(question, default=str(longest))

@@ -142,3 +142,66 @@ def test_a_model_of_own_classes_is_a_gpt_of_the_sizes_that_the_script_shows(
     assert named == model
     other = json.loads(here(*PLAN, "--model", "gpt2", "own.py").stdout)["model"]
     assert "gpt2" == other["name"]
+
+
+LITERAL = """\
+import argparse, deepspeed, torch
+from torch import nn
+p = deepspeed.add_config_arguments(argparse.ArgumentParser())
+p.add_argument("--batch_size", type=int, default=4)
+args = p.parse_args()
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte = nn.Embedding(50257, 256)
+        self.wpe = nn.Embedding(128, 256)
+model = GPT()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+deepspeed.initialize(args=args, model=model, optimizer=optimizer)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "made", "way", "other"),
+    [
+        (LITERAL, "`GPT()` in own.py line 11", "`--model 10m`", "save_pretrained"),
+        (
+            f"{IMPORTS}model = LlamaForCausalLM(LlamaConfig())\n{TRAINS}",
+            "`LlamaForCausalLM(LlamaConfig())` in own.py line 5",
+            'save_pretrained("my-model")',
+            "`--model 10m`",
+        ),
+    ],
+)
+def test_the_error_names_the_line_that_makes_the_model_and_the_way_that_fits_it(
+    here: Run, folder: Path, text: str, made: str, way: str, other: str
+) -> None:
+    (folder / "own.py").write_text(text, encoding="utf-8")
+    for command in ("plan", "launch --dry-run --yes"):
+        result = here(*command.split(), *PLAN[2:], "own.py")
+        assert result.code == 3
+        assert f"{made} makes the model, and zerowiz does not read its size there" in result.stderr
+        assert way in result.stderr
+        assert other not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (LITERAL, "`nn.Embedding(128)` in own.py line 10"),
+        (
+            f"{IMPORTS}c = LlamaConfig(n_positions=128)\nmodel = LlamaForCausalLM(c)\n{TRAINS}",
+            "`LlamaConfig(n_positions=128)` in own.py line 5",
+        ),
+    ],
+)
+def test_a_model_that_the_script_builds_has_its_own_positions_whatever_stands_for_it(
+    here: Run, folder: Path, text: str, where: str
+) -> None:
+    (folder / "own.py").write_text(text, encoding="utf-8")
+    words = (*PLAN[:4], "--model", "10m", "--micro-batch", "1")
+    result = here(*words, "own.py")
+    assert 128 == json.loads(result.stdout)["workload"]["sequence_tokens"]
+    assert f"128 tokens per sequence, the positions of {where} (`--seq-len`)" in result.stderr
+    longer = here(*words, "--seq-len", "256", "own.py")
+    assert 256 == json.loads(longer.stdout)["workload"]["sequence_tokens"]

@@ -363,3 +363,62 @@ Trainer(model=model, args=args).train()
 def test_what_may_freeze_the_model_is_seen(lines: str, words: tuple[str, ...], count: int) -> None:
     text = "from peft import LoraConfig, get_peft_model\n" + FREEZING.format(lines=lines)
     assert count == len(ScriptRun(parse_script(text, "train.py"), words).settings.freezes)
+
+
+# What a script shows of a model whose size is not read.
+
+ENGINE = "engine = deepspeed.initialize(model=model, config='ds.json')\n"
+LIBRARY = "from transformers import GPT2LMHeadModel, LlamaConfig\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "positions"),
+    [
+        ("model = Net(LlamaConfig(max_position_embeddings=128))", 128),
+        ("model = Net(ModelArgs(max_seq_len=256))", 256),
+        ("self.wpe = nn.Embedding(128, 64)", 128),
+        ("self.position_embedding_table = nn.Embedding(num_embeddings=16, embedding_dim=8)", 16),
+        ("self.parts = nn.ModuleDict(dict(wte=nn.Embedding(9, 8), wpe=nn.Embedding(64, 8)))", 64),
+        # The config decides the rows.
+        ("GPT2Config(n_positions=32)\nself.wpe = nn.Embedding(64, 8)", 32),
+        ("self.wte = nn.Embedding(50257, 64)", None),
+        ("self.composed = nn.Embedding(128, 64)", None),
+        ("self.wpe = nn.Embedding(16, 8)\nself.text_pos = nn.Embedding(64, 8)", None),
+    ],
+)
+def test_the_positions_are_those_of_the_config_or_of_the_embedding(
+    text: str, positions: int | None
+) -> None:
+    run = ScriptRun(parse_script(f"import deepspeed\n{LIBRARY}{text}\n{ENGINE}", "train.py"), ())
+    found = run.settings.positions
+    assert positions == (found and found.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "from_library"),
+    [
+        ("model = GPT()", "GPT()", False),
+        ("model = GPT()\nmodel = model.to('cuda')", "GPT()", False),
+        ("model = nn.Sequential(a, b).cuda()", "nn.Sequential(a, b)", False),
+        ("model = build(args)", "build(args)", False),
+        ("model = GPT2LMHeadModel(config)", "GPT2LMHeadModel(config)", True),
+        ("model = models[0]", None, None),
+    ],
+)
+def test_the_call_that_makes_the_model_is_found(
+    text: str, code: str | None, from_library: bool | None
+) -> None:
+    made = parse_script(f"import deepspeed\n{LIBRARY}{text}\n{ENGINE}", "train.py").built_model
+    assert (code, from_library) == ((made.code, made.from_library) if made else (None, None))
+    assert made is None or made.line == 3
+
+
+def test_accelerate_prepares_a_model_beside_its_optimizer() -> None:
+    text = """from accelerate import Accelerator
+optimizer = torch.optim.AdamW(ps)
+model = GPT()
+Accelerator().prepare(optimizer, model)
+"""
+    made = parse_script(text, "train.py").built_model
+    assert made is not None
+    assert ("GPT()", 3) == (made.code, made.line)

@@ -217,7 +217,8 @@ def defaults_used(
     """
     always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
     unseen = {n: row for n, row in SETTINGS.items() if n in settings.unseen and n not in always}
-    clauses = (*_clauses(always, job, decided), *_clauses(unseen, job, decided))
+    rows = {**always, **unseen}
+    clauses = (*_clauses(rows, job, decided, settings),)
     if facts is None:
         return clauses
     where = facts.where if facts.files else facts.place
@@ -229,7 +230,9 @@ def defaults_used(
     return (*clauses, *ignored, f"that all parameters train, though {first}{more} may freeze some")
 
 
-def _clauses(rows: dict[str, SettingRow], job: Job, decided: frozenset[str]) -> Iterator[str]:
+def _clauses(
+    rows: dict[str, SettingRow], job: Job, decided: frozenset[str], settings: ScriptSettings
+) -> Iterator[str]:
     shown = job.workload.settings()
     if job.model.architecture.reads_images:
         # The size of its images decides it.
@@ -237,9 +240,13 @@ def _clauses(rows: dict[str, SettingRow], job: Job, decided: frozenset[str]) -> 
     # What completions take has a default of its own.
     step = job.workload
     capped = not step.trainer.row.generates and step.sequence_tokens < Workload().sequence_tokens
-    positions = (
-        ", its positions" if longest_tokens(job.model) is None else ", its learned positions"
-    )
+    built = settings.positions
+    if built is not None and built.value == step.sequence_tokens:
+        positions = f", the positions of {built.source}"
+    elif longest_tokens(job.model) is None:
+        positions = ", its positions"
+    else:
+        positions = ", its learned positions"
     reasons = {
         "precision": why_no_bf16(job.machine, job.workload),
         "sequence_tokens": positions if capped else "",
@@ -438,20 +445,27 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
 
 def model_needed(script: ScriptRun | None) -> AnswerNeededError:
     """The error where nobody says which model is trained."""
-    built = (
-        (
+    facts = facts_of(script)
+    made = None if facts is None else facts.built_model
+    hints = []
+    if facts is not None and made is not None:
+        where = f"`{made.code}` in {facts.where(made.line)}"
+        hints.append(f"{where} makes the model, and zerowiz does not read its size there")
+    if facts is not None and (made is None or not made.from_library):
+        hints.append(
             "if the script has a model of its own, say how large it is, such as `$model 10m` or "
-            "`$model 1.3b`: it is planned as a Llama of that size"
-        ),
-        (
+            "`$model 1.3b`: it is planned as a Llama of that size "
+            "(`sum(p.numel() for p in model.parameters())` counts its parameters)"
+        )
+    if facts is not None and (made is None or made.from_library):
+        hints.append(
             "a script that builds its model itself can write a folder for `$model` once: "
             '`model.config.save_pretrained("my-model")`'
-        ),
-    )
+        )
     return AnswerNeededError(
         "an answer is missing: Which model? (a folder, a hub id, or a size like 7b)",
         "set it with `$model`",
-        *(() if script is None else built),
+        *hints,
     )
 
 
@@ -717,7 +731,7 @@ def _fold_job(
             length_is_open="sequence_tokens" not in of_step.decided,
         )
     if "sequence_tokens" not in of_step.decided:
-        workload = _within_positions(workload, read)
+        workload = _within_positions(workload, read, settings)
     _refuse_length(options, settings, workload, read.model)
     if settings.targets_by_architecture and options.lora_target_modules is None:
         family = FAMILIES.get(read.model.architecture.family)
@@ -813,12 +827,24 @@ def _by_default(
     return {n: value for n, value in values.items() if n in named and value is not None}
 
 
-def _within_positions(workload: Workload, read: ReadModel) -> Workload:
+def longest_sequence(model: Model, settings: ScriptSettings) -> int | None:
+    """The longest sequence that a job's model was made for; None where that is not known.
+
+    A model that the script builds has the positions that the script gives it, whatever stands for
+    it in the plan.
+    """
+    built = None if settings.model is not None else settings.positions
+    known = (model.made_for_tokens, None if built is None else built.value)
+    return min((length for length in known if length is not None), default=None)
+
+
+def _within_positions(workload: Workload, read: ReadModel, settings: ScriptSettings) -> Workload:
     """The step with no longer a sequence than the model was made for, or with that of its images.
 
     A trace took no more, and completions that are generated have their own length.
     """
-    longest, image_tokens = read.model.made_for_tokens, read.model.architecture.image_tokens
+    longest = longest_sequence(read.model, settings)
+    image_tokens = read.model.architecture.image_tokens
     if read.traced is not None:
         longest = read.traced.runs[0].sequence_tokens
     if longest is None or workload.trainer.row.generates:

@@ -246,7 +246,8 @@ def is_unknown(config: Config) -> bool:
 
 
 # What configs of transformers call the longest sequence; of an encoder-decoder that it writes.
-_LENGTHS = ("max_target_positions", "max_position_embeddings", "n_positions", "max_seq_len")
+LENGTHS = ("max_target_positions", "max_position_embeddings", "n_positions", "max_seq_len")
+"""In the order of what counts."""
 
 
 def made_for(config: Config) -> int | None:
@@ -258,7 +259,7 @@ def made_for(config: Config) -> int | None:
     """
     text = config.get("text_config")
     sizes = text if isinstance(text, dict) else config
-    said = (sizes.get(key) for key in _LENGTHS)
+    said = (sizes.get(key) for key in LENGTHS)
     return next((length for length in said if isinstance(length, int) and length > 0), None)
 
 

@@ -170,6 +170,13 @@ class Placement(ScriptCall, frozen=True, kw_only=True):
     """Whether the library has read the config by then."""
 
 
+class BuiltModel(ScriptCall, frozen=True, kw_only=True):
+    """Where the script makes the model that it trains, of whatever it makes it."""
+
+    from_library: bool
+    """Whether its class is one of transformers or another library of Hugging Face."""
+
+
 class WeightSave(ScriptCall, frozen=True, kw_only=True):
     """A call that writes the weights of the trained model as this rank has them."""
 
@@ -295,6 +302,8 @@ _SOURCES = {
     # What makes the batches of a loop floats, or may, where nothing casts them.
     "float_batches",
     "model",
+    # How many positions a model that it builds has.
+    "positions",
     # The conditions under which it trains adapters of LoRA, and loads their base in 4 bits.
     "adapters",
     "quantized",
@@ -368,6 +377,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """What makes the weights that it loads 16-bit ones, whatever the job trains in."""
     own_sizes: OwnSizes | None = None
     """By the names that it has for them; None where it shows none."""
+    built_model: BuiltModel | None = None
+    """Where it makes its model, for messages; None where that is not seen."""
     placements: tuple[Placement, ...] = ()
     weight_saves: tuple[WeightSave, ...] = ()
     stage_calls: tuple[StageCall, ...] = ()
@@ -763,7 +774,7 @@ def spell(names: Mapping[Scalar, T]) -> dict[T, Scalar]:
     return {ours: theirs for theirs, ours in reversed([*names.items()])}
 
 
-# Settle the model config that a script makes in its code.
+# Settle the sizes of a model of the script's own classes.
 
 
 class OwnModel(Struct, frozen=True, kw_only=True):

@@ -200,8 +200,8 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     """The settings of a run.
 
     As an attribute of its name each is there, None where the script does not decide it, or where it
-    is unknown: `settings.micro_batch`. Besides those of a plan: `model`, `use_cpu` and the
-    `loader_workers` of each rank.
+    is unknown: `settings.micro_batch`. Besides those of a plan: `model`, the `positions` of a model
+    that it builds, `use_cpu` and the `loader_workers` of each rank.
     """
 
     own_model: OwnModel | None = None
@@ -273,6 +273,7 @@ class AddedWords(Struct, frozen=True, kw_only=True):
 # What a script decides beside the settings of a step, and the type of its values.
 _BESIDES: Mapping[str, type] = {
     "model": str,
+    "positions": int,
     "use_cpu": bool,
     "loader_workers": int,
     "every_n_layers": int,

@@ -8,10 +8,12 @@ from itertools import chain, pairwise
 
 from msgspec import Struct
 
+from zerowiz.core.model.from_name import LENGTHS
 from zerowiz.core.model.hf_config import size_keys
 from zerowiz.core.script.arguments import BY_ARCHITECTURE
 from zerowiz.core.script.facts import (
     UNSEEN,
+    BuiltModel,
     OwnSizes,
     Placement,
     ScriptCall,
@@ -67,9 +69,11 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         sequence_tokens=next(used, UNSEEN if lengths[1].seen else lengths[1]),
         attention=_attention(read),
         model=_model(read),
+        positions=_positions(read),
     )
     return replace(
         facts,
+        built_model=_built_model(read),
         loads_16_bit=_loaded_16_bit(read),
         placements=tuple(_placements(read)),
     )
@@ -212,13 +216,17 @@ _TRAINING: Mapping[str, int] = {
 }
 
 
+def _given_models(call: FunctionCall) -> list[ast.expr]:
+    """What a call takes to train it; of Accelerate's `prepare` also what is no model."""
+    if call.method in _TRAINING or call.method.endswith("Trainer"):
+        given = call.argument("model", _TRAINING.get(call.method, 0))
+        return [] if given is None else [given]
+    return [*call.node.args] if call.method == "prepare" else []
+
+
 def _trained(call: FunctionCall) -> Iterator[str]:
     """The names of what a call takes to train it."""
-    given: list[ast.expr | None] = []
-    if call.method in _TRAINING or call.method.endswith("Trainer"):
-        given = [call.argument("model", _TRAINING.get(call.method, 0))]
-    elif call.method == "prepare":
-        given = [*call.node.args]
+    given = _given_models(call)
     yield from (last_name(expr) for expr in given if isinstance(expr, ast.Name | ast.Attribute))
 
 
@@ -314,9 +322,6 @@ def constants(read: Reader, names: frozenset[str]) -> Iterator[ValueSource]:
             yield ValueSource(value=value, line=values[0].lineno, code=code)
 
 
-# Read the model config that a script makes in its code: `LlamaConfig(hidden_size=1024)`.
-
-
 # Read the sizes of a model that a script builds of its own classes: `GPTConfig(n_layer=12)`.
 
 # Names of nanoGPT, llama2.c and transformers. `num_layers` is one of an LSTM as well.
@@ -389,12 +394,67 @@ def by_name(read: Reader, names: frozenset[str]) -> ValueSource:
     return named if named.seen else agree(constants(read, names))
 
 
-def _given(read: Reader, names: frozenset[str]) -> Iterator[ValueSource]:
+def _given(
+    read: Reader, names: frozenset[str], *, of_library: bool = False
+) -> Iterator[ValueSource]:
     named = (calls for name, calls in read.source.by_method.items() if _CONFIG.search(name))
     for call in chain.from_iterable(named):
-        if not _is_theirs(read.source, call):
+        if of_library or not _is_theirs(read.source, call):
             given = read.source.keywords(call)[0]
             yield from (read.bind(given[name], call, name) for name in names & given.keys())
+
+
+# A layer with a row for each position: nanoGPT's `wpe`, BERT's `position_embeddings`.
+_OF_POSITIONS = re.compile(r"(?<![a-z])(wpe|pos|positions?|positional)(?![a-z])")
+
+
+def _positions(read: Reader) -> ValueSource:
+    """How many positions the model has: in its config, else by the rows of its embedding."""
+    config = [*_given(read, frozenset(LENGTHS), of_library=True)]
+    rows = []
+    for call in read.source.by_method.get("Embedding", []):
+        names = [call.target]
+        # `nn.ModuleDict(dict(wpe=nn.Embedding(...)))`.
+        names += [
+            word
+            for made in read.source.by_method.get("dict", [])
+            for word, expr in made.words.items()
+            if expr is call.node and word
+        ]
+        expr = call.argument("num_embeddings", 0)
+        if expr is not None and any(map(_OF_POSITIONS.search, names)):
+            rows.append(read.bind(expr, call))
+    return agree(b for b in config or rows if b.seen)
+
+
+def _built_model(read: Reader) -> BuiltModel | None:
+    """The call that makes what the script trains."""
+    for call in read.source.calls:
+        for given in _given_models(call):
+            if call.method == "prepare" and "model" not in last_name(given):
+                continue
+            made = _made(given, call, read)
+            if made is not None:
+                library = read.source.origin(made.func).partition(".")[0]
+                return BuiltModel(
+                    line=made.lineno,
+                    code=short_code(made),
+                    from_library=library in HF_LIBRARIES,
+                )
+    return None
+
+
+def _made(expr: ast.expr, call: FunctionCall, read: Reader) -> ast.Call | None:
+    """The call that makes an object: that of `GPT()` in `GPT().to(device)`."""
+    expr, call, *_ = read.argument(expr, call)
+    values: list[ast.expr | None] = [expr]
+    if isinstance(expr, ast.Name):
+        # `model = GPT()`, then `model = model.to(device)`.
+        values = call.scope.owner(expr.id).values.get(expr.id, [])
+    made = next((value for value in values if isinstance(value, ast.Call)), None)
+    while made and isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Call):
+        made = made.func.value
+    return made
 
 
 # Read a script's adapters: whether they train, on which layers, at which rank.
