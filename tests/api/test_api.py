@@ -4,6 +4,7 @@ import doctest
 import inspect
 import io
 import json
+import pydoc
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -151,6 +152,21 @@ def test_the_settings_are_keywords_with_the_types_of_the_options() -> None:
     assert set(keywords) <= set(Options.__annotations__)
     assert {"model", "micro_batch", "force"} <= set(keywords)
     assert set() == {"yes", "quiet", "as_json", "dry_run"} & set(keywords)
+
+
+def test_help_has_a_line_for_the_signature_and_two_for_each_setting() -> None:
+    page = pydoc.plain(pydoc.render_doc(zerowiz.plan))
+    assert "\nplan(machine=None, /, **settings)\n" in page
+    assert page.index("    Machine:") < page.index("    Training step:") < page.index("    Choice:")
+    row = "        micro_batch: int = 1\n            Sequences per GPU in one forward pass\n"
+    assert row in page
+    assert '        stage: "auto" | "0" | "1" | "2" | "3"\n' in page
+    for name in set(inspect.signature(zerowiz.plan).parameters) - {"machine"}:
+        assert 1 == page.count(f"        {name}: ")
+    assert max(map(len, page.splitlines())) <= 110
+    machine = pydoc.plain(pydoc.render_doc(zerowiz.read_machine))
+    assert "        gpus: str\n" in machine
+    assert "micro_batch" not in machine
 
 
 @pytest.mark.parametrize(

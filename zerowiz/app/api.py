@@ -7,7 +7,7 @@ import difflib
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -17,7 +17,15 @@ from msgspec import Struct
 
 from zerowiz.app.decide import Plan, encode_plan, plan_options, require_strategy
 from zerowiz.app.machines.machine import find_machine, means_all
-from zerowiz.app.options import Options, lasting, settable, with_plain
+from zerowiz.app.options import (
+    Options,
+    choices_of,
+    kinds,
+    lasting,
+    rows,
+    settable,
+    with_plain,
+)
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import config_file, lr_needed
 from zerowiz.app.resolve.workload import check_own_config
@@ -27,6 +35,7 @@ from zerowiz.core.dsconfig.write import write_config as render_values
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
 from zerowiz.core.script.settings import ScriptRun
+from zerowiz.core.settings import Panel
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import UsageError, did_you_mean, in_python, refuse_any
@@ -185,12 +194,17 @@ def _settings(values: Mapping[str, object]) -> Options:
 
 
 def _takes_settings(
-    settings: Callable[P, Options],
+    settings: Callable[P, Options], names: Collection[str]
 ) -> Callable[
     [Callable[[Machine | str | os.PathLike[str] | None, Options], R]],
     Callable[Concatenate[Machine | str | os.PathLike[str] | None, P], R],
 ]:
-    """Give a function the settings as keywords, typed as the fields of Options are."""
+    """Give a function the settings as keywords, typed as the fields of Options are.
+
+    Args:
+        settings: Options, for their types.
+        names: Those that it heeds, for `help` and for editors.
+    """
     del settings
 
     def decorate(
@@ -207,13 +221,25 @@ def _takes_settings(
                 raise TypeError("pass settings as keyword arguments")
             return function(machine, _settings(settings))
 
-        called.__signature__ = _signature()  # type: ignore[attr-defined]
+        called.__signature__ = _signature(names)  # type: ignore[attr-defined]
+        called.__doc__ = f"{function.__doc__ or ''}{_list_settings(names)}"
         return called
 
     return decorate
 
 
-def _signature() -> inspect.Signature:
+class _ShortSignature(inspect.Signature):
+    """A signature that editors can ask for each setting, and that `help` prints in one line."""
+
+    def __str__(self) -> str:
+        return "(machine=None, /, **settings)"
+
+    def format(self, **_layout: object) -> str:
+        """What `help` prints from Python 3.13 on."""
+        return str(self)
+
+
+def _signature(names: Collection[str]) -> inspect.Signature:
     """The machine, and a keyword for each setting; for `help` and for editors."""
     keywords = (
         inspect.Parameter(
@@ -223,11 +249,30 @@ def _signature() -> inspect.Signature:
             # Without its row, which `help` would print whole.
             annotation=Options.__annotations__[name],
         )
-        for name in settable()
-        if name != "machine"
+        for name in names
     )
     kind = inspect.Parameter.POSITIONAL_ONLY
-    return inspect.Signature([inspect.Parameter("machine", kind, default=None), *keywords])
+    return _ShortSignature([inspect.Parameter("machine", kind, default=None), *keywords])
+
+
+def _list_settings(names: Collection[str]) -> str:
+    """The settings for `help`, under the headings of the command line."""
+    step = Workload().settings()
+    lines = []
+    for panel in Panel:
+        of_panel = [name for name in names if rows()[name].panel is panel]
+        lines += ["", f"    {panel.value}:"] if of_panel else []
+        for name in of_panel:
+            row, kind = rows()[name], kinds()[name]
+            words = " | ".join(f'"{word}"' for word in choices_of(kind, row)) or kind.__name__
+            default = step.get(name) if row.default is None else None
+            text = f'"{default}"' if isinstance(default, str) else default
+            shown = "" if default is None else f" = {text}"
+            lines += [
+                f"        {name}: {words}{shown}",
+                f"            {row.help.replace('--', '')}",
+            ]
+    return "\n".join(lines)
 
 
 # What `find_machine` reads of the options: a machine that was read has taken it already.
@@ -235,6 +280,7 @@ _OF_MACHINE = (
     *("gpus", "nodes", "gpus_per_node", "hostfile", "accelerator"),
     *("interconnect", "host_memory", "probe_timeout"),
 )
+_OF_PLAN = tuple(name for name in settable() if name != "machine")
 
 
 def _find(
@@ -256,15 +302,14 @@ def _find(
     return find_machine(options, os.environ), options
 
 
-@_takes_settings(Options)
-def read_machine(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Machine:
+@_takes_settings(Options, _OF_MACHINE)
+def read_machine(machine: Machine | str | os.PathLike[str] | None, settings: Options) -> Machine:
     """The machine that jobs run on.
 
     Args:
         machine: A spec such as `4xA100-40GB`, a file that `zerowiz machine --save` wrote, `cpu` for
             this host without its GPUs, or None for the GPUs here.
-        options: As keywords, the settings of the machine: `gpus`, `nodes`, `gpus_per_node`,
-            `interconnect`, `accelerator`, `hostfile`.
+        settings: As keywords, the settings of the machine, which are listed below.
 
     Raises:
         PreflightError: There is no GPU here.
@@ -275,18 +320,18 @@ def read_machine(machine: Machine | str | os.PathLike[str] | None, options: Opti
         >>> machine.world_size, machine.interconnect.link_class.value
         (4, 'nvlink_all')
     """
-    return _find(machine, options)[0]
+    return _find(machine, settings)[0]
 
 
-@_takes_settings(Options)
-def plan(machine: Machine | str | os.PathLike[str] | None, options: Options) -> PlanResult:
+@_takes_settings(Options, _OF_PLAN)
+def plan(machine: Machine | str | os.PathLike[str] | None, settings: Options) -> PlanResult:
     """Decide how to train a model on a machine.
 
     Args:
-        machine: As for `read_machine`, or what it gave.
-        options: As keywords, the settings of `zerowiz plan` by their names in Python: `model` (a
-            folder with config.json, a hub id, or a size), `micro_batch`, `sequence_tokens`,
-            `precision`, `gradient_checkpointing`, `stage`, `offload`, `memory_budget` and so on.
+        machine: A spec such as `4xA100-40GB`, a file that `zerowiz machine --save` wrote, what
+            `read_machine` returned, or None for the GPUs here.
+        settings: As keywords, the settings of `zerowiz plan`, which are listed below. You can also
+            use the names of its options, with `_` for `-`: `seq_len` is `sequence_tokens`.
 
     Raises:
         UsageError: A setting makes no sense, or DeepSpeed does not do what was asked for.
@@ -304,7 +349,7 @@ def plan(machine: Machine | str | os.PathLike[str] | None, options: Options) -> 
         >>> bool(plan("2xRTX4090", model="70b", offload="none"))
         False
     """
-    found, options = _find(machine, options)
+    found, options = _find(machine, settings)
     return plan_with(options, found)
 
 
