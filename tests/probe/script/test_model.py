@@ -402,7 +402,9 @@ def test_the_positions_are_those_of_the_config_or_of_the_embedding(
         ("model = nn.Sequential(a, b).cuda()", "nn.Sequential(a, b)", False),
         ("model = build(args)", "build(args)", False),
         ("model = GPT2LMHeadModel(config)", "GPT2LMHeadModel(config)", True),
+        ("model = Mine.from_pretrained(path)", "Mine.from_pretrained(path)", True),
         ("model = models[0]", None, None),
+        ("model = accelerator.unwrap_model(model)", None, None),
     ],
 )
 def test_the_call_that_makes_the_model_is_found(

@@ -174,7 +174,7 @@ class BuiltModel(ScriptCall, frozen=True, kw_only=True):
     """Where the script makes the model that it trains, of whatever it makes it."""
 
     from_library: bool
-    """Whether its class is one of transformers or another library of Hugging Face."""
+    """Whether it has a config that can be saved: one of transformers, or loaded as theirs are."""
 
 
 class WeightSave(ScriptCall, frozen=True, kw_only=True):
@@ -378,7 +378,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     own_sizes: OwnSizes | None = None
     """By the names that it has for them; None where it shows none."""
     built_model: BuiltModel | None = None
-    """Where it makes its model, for messages; None where that is not seen."""
+    """Where it makes its model, for messages; None where it names one, or that is not seen."""
     placements: tuple[Placement, ...] = ()
     weight_saves: tuple[WeightSave, ...] = ()
     stage_calls: tuple[StageCall, ...] = ()

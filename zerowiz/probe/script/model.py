@@ -73,7 +73,7 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
     return replace(
         facts,
-        built_model=_built_model(read),
+        built_model=None if facts.model.seen else _built_model(read),
         loads_16_bit=_loaded_16_bit(read),
         placements=tuple(_placements(read)),
     )
@@ -436,16 +436,20 @@ def _built_model(read: Reader) -> BuiltModel | None:
             made = _made(given, call, read)
             if made is not None:
                 library = read.source.origin(made.func).partition(".")[0]
+                loads = last_name(made.func) in {"from_pretrained", "from_config"}
                 return BuiltModel(
                     line=made.lineno,
                     code=short_code(made),
-                    from_library=library in HF_LIBRARIES,
+                    from_library=loads or library in HF_LIBRARIES,
                 )
     return None
 
 
 def _made(expr: ast.expr, call: FunctionCall, read: Reader) -> ast.Call | None:
-    """The call that makes an object: that of `GPT()` in `GPT().to(device)`."""
+    """The call that makes an object: that of `GPT()` in `GPT().to(device)`.
+
+    What takes a model, such as `accelerator.prepare(model)`, makes none.
+    """
     expr, call, *_ = read.argument(expr, call)
     values: list[ast.expr | None] = [expr]
     if isinstance(expr, ast.Name):
@@ -454,7 +458,7 @@ def _made(expr: ast.expr, call: FunctionCall, read: Reader) -> ast.Call | None:
     made = next((value for value in values if isinstance(value, ast.Call)), None)
     while made and isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Call):
         made = made.func.value
-    return made
+    return None if made and made.args and last_name(made.args[0]) == "model" else made
 
 
 # Read a script's adapters: whether they train, on which layers, at which rank.
