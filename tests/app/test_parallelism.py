@@ -407,7 +407,7 @@ def test_sharing_is_no_answer_where_the_states_do_not_fit(here: Run) -> None:
     assert "--method" in offered
     assert "--sequence-parallel" not in offered
     screen = here("plan", *said, *leanest).stdout
-    assert "ZeRO-3 188.7 no > without activations 140.5 no" in " ".join(screen.split())
+    assert "ZeRO-3 188.7 no > ZeRO-3 without activations 140.5 no" in " ".join(screen.split())
 
 
 def test_a_global_batch_below_the_gpus_wants_them_to_share(here: Run) -> None:

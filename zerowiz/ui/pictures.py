@@ -133,7 +133,7 @@ def _short_answers(decision: Decision) -> Iterator[Line]:
         colour = ANSWER_COLOURS[answer]
         *_inside, named = sentences.short_links(decision.job.machine)
         if step.answer.question is FlowchartQuestion.IS_THE_SEQUENCE:
-            named = _("without activations {gib}", gib=bare_gib(step.answer.need_bytes or 0))
+            named = _("ZeRO-3 without activations {gib}", gib=bare_gib(step.answer.need_bytes or 0))
         elif step.answer.question is FlowchartQuestion.FAST_INTERCONNECT:
             answer = _("fast") if step.answer.answer else _("slow")
         elif about is not None:
