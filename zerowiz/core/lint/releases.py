@@ -1,7 +1,7 @@
 """Find what a release, a pair of settings or the script makes DeepSpeed refuse."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
 from zerowiz.core.dsconfig.merge import BATCH_KEYS, BETAS, LEARNED_BY, ZERO
@@ -391,6 +391,7 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
             ),
             fix='write `"auto"` for both',
         ),
+        # It may be right: zerowiz does not know how many batches the data has.
         Relation(
             at=_TOTAL_STEPS,
             when=lambda config, entry: (
@@ -466,7 +467,7 @@ def check_against_script(config: Config) -> Iterator[Finding]:
         return
     settings = cast("ScriptSettings", config.context.settings)
     compared = {**_OF_BATCH, **(_OF_TRAINER if is_trainer else {})}
-    for path, value, source, *setting in _set_by_script(
+    for path, value, source, setting in _set_by_script(
         settings, compared, config.context.world_size
     ):
         entry = config.last.get(path)
@@ -483,7 +484,7 @@ def check_against_script(config: Config) -> Iterator[Finding]:
             SCRIPT_DISAGREES,
             f"`{label}` is {here} here and {there} in {source}",
             fix,
-            *(each.change_to(entry.value) for each in setting if is_trainer),
+            *((setting.change_to(entry.value),) if is_trainer and setting is not None else ()),
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
             because=None if is_trainer else _OF_LOOP,
         )
@@ -493,26 +494,38 @@ _OF_BATCH = dict(zip(BATCH_KEYS[1:], ("micro_batch", "accumulation_steps"), stri
 _OF_TRAINER = {**LEARNED_BY, _TOTAL_STEPS: "max_steps"}
 
 
+class _ByScript(NamedTuple):
+    """What a script makes of a key."""
+
+    path: str
+    value: object
+    source: str
+    """Where."""
+    setting: "SettledValue | None" = None
+    """The setting that has the value, if it is one alone."""
+
+
 def _set_by_script(
     settings: "ScriptSettings", compared: Mapping[str, str], ranks: int | None
-) -> Iterator[tuple[str, object, str, *tuple["SettledValue", ...]]]:
-    """Keys, what the script makes of them, where, and the setting that one alone has."""
+) -> Iterator[_ByScript]:
+    """The keys whose value the script decides."""
     for path, name in compared.items():
         setting = settings.values.get(name)
         value = None if setting is None else _as_compared(name, setting.value)
         if setting is not None and value is not None:
-            yield path, value, setting.source, setting
+            yield _ByScript(path, value, setting.source, setting)
     micro, steps, precision = settings.micro_batch, settings.accumulation_steps, settings.precision
     betas = [settings.values[name] for name in OF_ADAM[:2] if name in settings.values]
     if len(betas) == len(OF_ADAM[:2]):
         source = " and ".join(dict.fromkeys(beta.source for beta in betas))
-        yield BETAS, [beta.value for beta in betas], source
+        yield _ByScript(BETAS, [beta.value for beta in betas], source)
     if micro is not None and steps is not None and ranks is not None:
         product = micro.value * steps.value * ranks
-        yield BATCH_KEYS[0], product, f"the script: {micro.value} * {steps.value} * {ranks} ranks"
+        source = f"the script: {micro.value} * {steps.value} * {ranks} ranks"
+        yield _ByScript(BATCH_KEYS[0], product, source)
     if precision is not None:
         for name in SWITCHED:
-            yield f"{name}.enabled", precision.value is name, precision.source
+            yield _ByScript(f"{name}.enabled", precision.value is name, precision.source)
 
 
 def _as_compared(name: str, value: float) -> float | None:
