@@ -1,4 +1,4 @@
-"""What the nodes of a job say of each other: hostfile, rank, addresses, rendezvous."""
+"""Read hostfiles, and what the nodes of a job say of each other: rank, addresses, rendezvous."""
 
 import hashlib
 import ipaddress
