@@ -120,7 +120,7 @@ def open_cuda(case: Case, rank: int) -> torch.device:
     set_allocator = newer or getattr(torch.cuda.memory, "_set_allocator_settings", None)
     if set_allocator is not None:
         set_allocator(expandable)
-    device = torch.device("cuda", rank)
+    device = torch.device("cuda", rank // case["ranks_on_one_gpu"])
     torch.cuda.set_device(device)
     cap_bytes = case["memory_cap_bytes"]
     if cap_bytes is not None:

@@ -342,6 +342,8 @@ def train_by_engine(
     from measured.models import make_batch
 
     engine = initialize(case, model, recorder)
+    # Ranks that cut layers between them train the same tokens; `zero.Init` drew unlike on each.
+    torch.manual_seed(0)
     batch = make_batch(model, case, device)
     for iteration in range(case["steps"]):
         _measure_step(engine, batch, case, iteration, recorder)

@@ -257,10 +257,16 @@ def run_batch(batch: Batch, environ: Mapping[str, str]) -> Generator[EndedCase, 
 
 
 def find_ranks(options: Options, trials: Sequence[Trial]) -> Machine:
-    """This machine; CPU ranks are as many as the largest case takes."""
+    """This machine, with a GPU for each rank that shares one; CPU ranks are as many as needed."""
     if options.gpus_per_node is None and options.accelerator is Accelerator.CPU:
         options = replace(options, gpus_per_node=max(trial.gpus for trial in trials))
-    return find_machine(options, os.environ)
+        return find_machine(options, os.environ)
+    machine = find_machine(options, os.environ)
+    shared = max(trial.ranks_on_one_gpu for trial in trials)
+    if shared == 1:
+        return machine
+    gpus = (replace(gpu, index=n, ordinal=n) for n, gpu in enumerate(machine.gpus * shared))
+    return replace(machine, gpus=tuple(gpus))
 
 
 def plan_case(trial: Trial, machine: Machine) -> PlannedTrial:
@@ -306,10 +312,13 @@ def make_batch(
     bound = offloads and machine.accelerator is Accelerator.CUDA
     cores = try_core_binding(os.environ, len(used.gpus), Files()).cores if bound else None
     port = ("--master_port", str(programs.master_port))
+    # `--include` takes each GPU once.
+    shared = any(trial.ranks_on_one_gpu > 1 for trial in trials)
+    options = ("--num_gpus", str(len(used.gpus))) if shared else launcher_options(used)
     return Batch(
         cases=[plan.as_case() for plan in planned],
         ops=ops_of(trials, machine.accelerator),
-        launcher=(programs.deepspeed, *launcher_options(used), *port),
+        launcher=(programs.deepspeed, *options, *port),
         env={name: value for name, value in env.items() if name not in _OF_A_CASE},
         deadline_s=deadline_s,
         case_deadline_s=case_deadline_s,

@@ -32,7 +32,7 @@ class MissingLibraryError(Exception):
     """A case needs a library that this environment lacks."""
 
 
-Phase = Literal["model", "init", "forward", "backward", "step"]
+Phase = Literal["model", "init", "forward", "backward", "step", "evaluate"]
 Iteration = Literal["first", "middle", "steady"]
 KillReason = Literal["deadline", "peer", "launcher", "host_memory"]
 """Why a case was killed: its time was over, another rank failed, the launcher was gone, or the
@@ -46,6 +46,7 @@ class Case(TypedDict):
     config: dict[str, Any]
     ds_config: dict[str, Any]
     gpus: int
+    ranks_on_one_gpu: int
     kind: str
     precision: str
     optimizer: str
@@ -58,6 +59,7 @@ class Case(TypedDict):
     loss: str
     packing: bool
     sequence_parallel: int
+    eval_batch: int
     lora_rank: int | None
     lora_target_modules: list[str]
     quantized: bool
@@ -135,7 +137,7 @@ class Report(TypedDict, total=False):
     versions: dict[str, str]
     wrapper: list[str]
     losses: list[float]
-    """Of each measured micro-step; of all ranks that share its sequences, where some do."""
+    """Of each measured micro-step: the mean over all ranks."""
     expandable_segments: bool | None
     allocator_retries: int | None
     peak_reserved_bytes: int | None
@@ -388,7 +390,12 @@ def _run_child(
         os.environ |= {"MASTER_PORT": str(start["port"]), "WORLD_SIZE": ranks, "RANK": str(rank)}
         if cores:
             os.sched_setaffinity(0, cores)
-        os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": ranks, "LOCAL_SIZE": ranks}
+        local = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": ranks, "LOCAL_SIZE": ranks}
+        shared = case.get("ranks_on_one_gpu", 1)
+        if shared > 1:
+            # NCCL refuses two ranks of one GPU, unless they say that they are on two hosts.
+            local |= {"LOCAL_RANK": str(rank // shared), "NCCL_HOSTID": str(rank)}
+        os.environ |= local
         from measured.case import can_fork, run_case
 
         if not can_fork():

@@ -203,7 +203,9 @@ def workload_of(row: Row) -> Workload:
         transformers_version=_version(row, "transformers"),
         **_of_trainer(row),
         zero_init=row.get("zero_init") is not False,
-        sequence_parallel=row.get("sequence_parallel", 1),
+        eval_batch=row.get("eval_batch", 0),
+        **{name: row.get(name, 1) for name in ("sequence_parallel", "tensor_parallel")},
+        expert_parallel=row.get("expert_parallel", 1),
     )
 
 

@@ -319,7 +319,7 @@ def test_a_setting_reaches_the_ranks_or_is_refused(
     before, after = CHANGED[name]
     if name not in NOT_TRAINED:
         said: dict[str, object] = {"zero_optimization": zero}
-        said |= {"loop": Loop.TRAINER} if name == "sequence_parallel" else {}
+        said |= {"loop": Loop.TRAINER} if name in {"sequence_parallel", "eval_batch"} else {}
         assert case_of(before, **said) != case_of(after, **said)
     else:
         with pytest.raises(UsageError, match=f"`measure` cannot train with .*`{name}`"):

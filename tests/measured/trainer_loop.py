@@ -64,6 +64,9 @@ def train_by_trainer(
         trainer = _MeasuredTrainer(
             model=model, args=arguments, train_dataset=_examples(case, model)
         )
+        # A batch for each rank: what is evaluated has its samples from training.
+        sequences = case["gpus"] * case["eval_batch"]
+        trainer.eval_dataset = list(islice(cycle(trainer.train_dataset), sequences))
         trainer.measure(case, recorder, timing, init)
         trainer.train()
 
@@ -111,9 +114,18 @@ class _MeasuredTrainer(Trainer):  # type: ignore[misc]
             self._losses.append(loss.detach())
         return loss
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """After the last step, where the case evaluates."""
+        with self._recorder.measured("evaluate"):
+            metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+        return metrics
+
     def report_losses(self) -> None:
-        """Say the loss of each measured micro-step."""
-        self._recorder.add(losses=[loss.item() for loss in self._losses])
+        """Say the loss of each measured micro-step, of all ranks together."""
+        losses = torch.stack(self._losses).float()
+        torch.distributed.all_reduce(losses)
+        losses /= torch.distributed.get_world_size()
+        self._recorder.add(losses=losses.tolist())
 
 
 class _Steps(TrainerCallback):  # type: ignore[misc]
@@ -152,6 +164,7 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
         elif state.global_step == self._last:
             self._timing.end()
         control.should_training_stop = state.global_step >= self._last
+        control.should_evaluate = control.should_training_stop and bool(self._trainer.eval_dataset)
 
 
 def _arguments(case: Case, folder: Path, device: torch.device) -> TrainingArguments:
@@ -160,6 +173,8 @@ def _arguments(case: Case, folder: Path, device: torch.device) -> TrainingArgume
         deepspeed=dict(case["ds_config"]),
         max_steps=case["steps"] + case["most_timed_steps"],
         per_device_train_batch_size=case["micro_batch"],
+        per_device_eval_batch_size=max(1, case["eval_batch"]),
+        prediction_loss_only=True,
         gradient_accumulation_steps=case["accumulation_steps"],
         gradient_checkpointing=case["gradient_checkpointing"],
         bf16=case["precision"] == "bf16",

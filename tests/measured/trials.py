@@ -72,12 +72,13 @@ class KernelRow(Struct, frozen=True, kw_only=True):
     """The section of the config by which DeepSpeed makes it, where nobody else can."""
 
 
+_TORCH_ADAM: dict[str, object] = {"lr": 1e-5, "torch_adam": True}
 KERNELS: Mapping[OptimizerKernel, KernelRow] = {
     OptimizerKernel.ADAMW_FUSED: KernelRow(optimizer=Optimizer.ADAMW),
     OptimizerKernel.ADAMW_FOREACH: KernelRow(optimizer=Optimizer.ADAMW),
     OptimizerKernel.ADAMW_CONFIG: KernelRow(
         optimizer=Optimizer.ADAMW,
-        section={"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}},
+        section={"type": "AdamW", "params": _TORCH_ADAM},
     ),
     OptimizerKernel.FUSED_ADAM: KernelRow(optimizer=Optimizer.ADAMW, op="FusedAdamBuilder"),
     OptimizerKernel.CPU_ADAM: KernelRow(optimizer=Optimizer.ADAMW, op="CPUAdamBuilder"),
@@ -100,7 +101,7 @@ OPS = {kernel: made.op for kernel, made in KERNELS.items() if made.op is not Non
 NOT_TRAINED = frozenset(
     {
         *("trainer", "reference", "completion_tokens", "generation_batch"),
-        *("vllm_memory_fraction", "vllm_sleeps", "eval_batch"),
+        *("vllm_memory_fraction", "vllm_sleeps"),
     }
 )
 """Settings of a step that the ranks here do not train with."""
@@ -161,6 +162,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     workload: Workload = field(default_factory=Workload)
     id: str | None = None
     gpus: Count = 1
+    ranks_on_one_gpu: Count = 1
+    """That share each GPU: what torch allocates is true then, and no time is."""
     loop: Loop = field(default=Loop.ENGINE, name="kind")
     """A row has it as its kind."""
     kernel: OptimizerKernel = field(default=OptimizerKernel.ADAMW_FUSED, name="optimizer")
@@ -218,9 +221,10 @@ class Trial(Struct, frozen=True, kw_only=True):
                 f"remove {named}",
             )
         if self.loop is not Loop.TRAINER:
-            if self.workload.sequence_parallel > 1:
+            if self.workload.sequence_parallel > 1 or self.workload.eval_batch:
                 raise UsageError(
-                    "ranks share sequences with the Trainer only", 'add `"kind": "trainer"`'
+                    "ranks share sequences, and evaluate, with the Trainer only",
+                    'add `"kind": "trainer"`',
                 )
             return
         if not KERNELS[self.kernel].by_trainer:
@@ -385,6 +389,13 @@ def _own_config(trial: Trial, base: dict[str, object]) -> dict[str, object]:
         base["optimizer"] = section
     if trial.kernel is OptimizerKernel.FUSED_ADAM and trial.loop is Loop.TRAINER:
         base["optimizer"] = {"type": "AdamW", "params": {"lr": "auto"}}
+    step = trial.workload
+    if step.tensor_parallel > 1:
+        base["tensor_parallel"] = {"autotp_size": step.tensor_parallel}
+    if step.expert_parallel > 1:
+        base["expert_parallel"] = {"enabled": True, "autoep_size": step.expert_parallel}
+        # DeepSpeed makes the groups of experts only for an optimizer that it makes itself.
+        base["optimizer"] = {"type": "AdamW", "params": _TORCH_ADAM | {"fused": True}}
     return base
 
 
@@ -529,13 +540,19 @@ def _error(ends: Sequence[TrialEnd]) -> str | None:
     return None
 
 
-def _memory(first: Report, ends: Sequence[TrialEnd], *, ok: bool) -> dict[str, object]:
+def _memory(
+    first: Report, ends: Sequence[TrialEnd], *, ok: bool, shared: bool
+) -> dict[str, object]:
     """The sizes of rank 0, and the peak of every rank."""
     names = (
         *("peak_reserved_bytes", "context_bytes", "context_and_nccl_bytes"),
         *("device_used_outside_allocator_bytes", "allocator_retries", "step_seconds"),
         "host_peak_rss_bytes",
     )
+    # CUDA counts what all ranks of a GPU take.
+    shown = {name: first.get(name) for name in names}
+    if shared:
+        shown |= dict.fromkeys(name for name in names if "context" in name or "outside" in name)
     rank_peaks = [
         {
             "rank": end.rank,
@@ -548,7 +565,7 @@ def _memory(first: Report, ends: Sequence[TrialEnd], *, ok: bool) -> dict[str, o
     return {
         "phases": dict(_phases(first)),
         "peak_bytes": _peak_bytes(first) if ok else None,
-        **{key: first.get(key) for key in names},
+        **shown,
         "rank_peaks": rank_peaks,
     }
 
@@ -572,6 +589,14 @@ def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
         "python_call_seconds": first.get("python_call_seconds"),
         "case_seconds": max(seconds, default=None),
     }
+
+
+_ONLY_IF_SET: Mapping[str, int | None] = {
+    "free_bytes": None,
+    "ranks_on_one_gpu": 1,
+    "tensor_parallel": 1,
+    "expert_parallel": 1,
+}
 
 
 def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accelerator) -> Report:
@@ -599,7 +624,7 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         **_sections(trial, planned.ds_config),
         "expandable_segments": (trial.expandable_segments if seen is None else seen) and on_cuda,
         "memory_cap_bytes": trial.memory_cap_bytes if on_cuda else None,
-        **({"free_bytes": trial.free_bytes} if trial.free_bytes is not None else {}),
+        **{name: flat[name] for name, unset in _ONLY_IF_SET.items() if flat[name] != unset},
         "nccl_p2p": trial.nccl_p2p if on_cuda else None,
         "versions": first.get("versions"),
         "trainable_params": first.get("trainable_params"),
@@ -610,7 +635,7 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         "error": None if ok or died else _error(ends),
         "wrapper": first.get("wrapper"),
         **({"losses": first["losses"]} if "losses" in first else {}),
-        **_memory(first, ends, ok=ok),
+        **_memory(first, ends, ok=ok, shared=trial.ranks_on_one_gpu > 1),
         **_times(first, ends),
     }
 
