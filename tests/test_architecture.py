@@ -124,6 +124,7 @@ COUNTS = {
     *("trainable", "largest", "module", "block_largest", "block", "embedding"),
     *("gathered_head", "staying_embedding"),
     *("held", "largest_slice", "blocks_kept", "moved", "left", "copied", "alone", "groups"),
+    "stepped",
     # of machines and prices
     *("gpus", "kinds", "kinds_unasked", "kinds_without"),
     # of a job

@@ -441,6 +441,8 @@ class Activations(Struct, frozen=True, kw_only=True):
 
 # Added to an architecture's switches where Liger's kernels replace its own norms and MLPs.
 _LIGER = "liger"
+AUTO_EP = "auto_ep"
+"""Whether DeepSpeed's layers of experts run, whose fused kernel keeps gate and up alone."""
 # What an activation function keeps, in copies of its input; one that keeps its result keeps no
 # more, as the next operation keeps that too. transformers/activations.py: the GELUs written in
 # Python keep their steps. Any other keeps its input alone.
@@ -530,7 +532,8 @@ def _experts_bytes(architecture: Architecture, size_bytes: int) -> int:
     """Per token, kept by the experts that it visits, and by the one that all tokens do."""
     a, w = architecture, size_bytes
     # Gathered input, gate and up, activation, product, output before its routing weight.
-    visit = 2 * w * a.hidden_size + 4 * w * a.intermediate_size
+    wides = 3 if AUTO_EP in a.switches else 4
+    visit = 2 * w * a.hidden_size + wides * w * a.intermediate_size
     # Four lists of 64-bit places, and the routing weights.
     routing = 4 * a.experts + 40 * a.experts_per_token
     shared = 4 * w * a.shared_expert_intermediate_size + w * a.hidden_size + w
@@ -702,6 +705,8 @@ def _temporary_bytes(
     # Of the MLP: gradients of product, activation and up, and two of the residual; Liger writes
     # the others over what was kept.
     wides, hiddens = (1, 1) if _LIGER in a.switches else (3, 2)
+    # The kernel that needs them all has freed the activation.
+    wides -= AUTO_EP in a.switches
     of_mlp = w * (wides * wide + hiddens * a.hidden_size)
     # Of a product that an adapter reads: its gradients through the adapter and through the layer.
     placed = () if adapters is None else adapters.placed

@@ -24,6 +24,7 @@ from zerowiz.core.workload import Method, Workload
 
 # DeepSpeedZeroOptimizer.__init__, nccl_start_alignment_factor: a vector is a multiple of 2 d.
 _ALIGNMENT = 2
+_MOST_OF_EXPERTS = 178_956_971
 # In place of the blocks that are kept.
 WITH_EMBEDDING, AFTER_BACKWARD = -1, -2
 
@@ -54,6 +55,8 @@ class RankShard(Struct, frozen=True, kw_only=True):
     """The reduction that makes the memory of the share's gradients."""
     groups: int = 1
     """The optimizer's groups, which it steps one by one."""
+    stepped: int = 0
+    """Of the share, in the group that has most; 0 where one has nearly all."""
     copies: tuple[Reduction, ...] = ()
     """Of any rank, those that copy: none of them has an earlier one that copies as much."""
 
@@ -68,6 +71,7 @@ class RankShard(Struct, frozen=True, kw_only=True):
             and ours.left <= theirs.left
             and ours.alone >= theirs.alone
             and self.groups >= other.groups
+            and self.stepped >= other.stepped
             and {*self.copies} >= {*other.copies}
         )
 
@@ -82,6 +86,7 @@ class Gradient(NamedTuple):
     """Whether the Trainer lets its weights decay; the others are a group of their own."""
     is_cast: bool
     """Whether autocast computes with it in 16 bits; then its gradient travels so."""
+    holds_experts: bool = False
 
 
 class _Share(NamedTuple):
@@ -108,6 +113,8 @@ class _Group(NamedTuple):
     """Where each gradient begins in the flat vector, and where the last one ends."""
     piece: int
     """Elements of a rank's share."""
+    dealt: int = 1
+    """Ranks that have other experts each; the others shard these."""
 
 
 def _is_cast(model: Model, tensor: Tensor, block: int) -> bool:
@@ -136,6 +143,7 @@ def _gradients(model: Model, rank: int | None, adapted: tuple[str, ...]) -> tupl
                 block=block,
                 decays=len(tensor.shape) > 1 and "bias" not in tensor.name,
                 is_cast=_is_cast(model, tensor, block),
+                holds_experts=tensor.holds_experts,
             )
             for block, tensor in model.placed()
         )
@@ -155,17 +163,38 @@ def _gradients(model: Model, rank: int | None, adapted: tuple[str, ...]) -> tupl
     )
 
 
-def _groups(gradients: Sequence[Gradient], ranks: int, *, decay_apart: bool) -> Iterator[_Group]:
+def _groups(
+    gradients: Sequence[Gradient], ranks: int, *, decay_apart: bool, dealt: int
+) -> Iterator[_Group]:
     for decays in (True, False):
         places = [
             place
             for place, gradient in enumerate(gradients)
             if (gradient.decays or not decay_apart) is decays
+            and (dealt == 1 or not gradient.holds_experts)
         ]
         if places:
-            starts = (0, *accumulate([gradients[place].numel for place in places]))
-            piece = -(-starts[-1] // (_ALIGNMENT * ranks)) * _ALIGNMENT
-            yield _Group(places=tuple(places), starts=starts, piece=piece)
+            yield _group(gradients, places, ranks)
+    # moe/utils.py, split_params_into_different_moe_groups_for_optimizer.
+    experts = list[int]()
+    for place, gradient in enumerate(gradients if dealt > 1 else ()):
+        if not gradient.holds_experts:
+            continue
+        size = sum(gradients[other].numel for other in experts) + gradient.numel
+        if experts and size > _MOST_OF_EXPERTS:
+            yield _group(gradients, experts, ranks, dealt)
+            experts = []
+        experts.append(place)
+    if experts:
+        yield _group(gradients, experts, ranks, dealt)
+
+
+def _group(
+    gradients: Sequence[Gradient], places: Sequence[int], ranks: int, dealt: int = 1
+) -> _Group:
+    starts = (0, *accumulate([gradients[place].numel for place in places]))
+    piece = -(-starts[-1] // (_ALIGNMENT * ranks // dealt)) * _ALIGNMENT
+    return _Group(places=tuple(places), starts=starts, piece=piece, dealt=dealt)
 
 
 def _different_ranks(groups: Iterable[_Group], ranks: int) -> list[int]:
@@ -173,7 +202,7 @@ def _different_ranks(groups: Iterable[_Group], ranks: int) -> list[int]:
 
     All ranks whose pieces lie inside the same gradients hold the same of them.
     """
-    ends = {start // group.piece for group in groups for start in group.starts}
+    ends = {start // group.piece * group.dealt for group in groups for start in group.starts}
     around = ends | {end - 1 for end in ends} | {end + 1 for end in ends}
     return sorted({0, ranks - 1} | {rank for rank in around if 0 <= rank < ranks})
 
@@ -182,7 +211,8 @@ def _share(groups: Iterable[_Group], rank: int) -> _Share:
     """The tensors of a rank; a small model may leave it none."""
     held, slices, places = 0, [0], list[int]()
     for group in groups:
-        start, end = rank * group.piece, (rank + 1) * group.piece
+        number = rank // group.dealt
+        start, end = number * group.piece, (number + 1) * group.piece
         if start >= group.starts[-1]:
             continue
         first = bisect_right(group.starts, start) - 1
@@ -264,6 +294,7 @@ def find_cuts(
     autocast: bool = False,
     decay_apart: bool = False,
     each_rank: bool = False,
+    dealt: int = 1,
 ) -> tuple[RankShard, ...]:
     """What the ranks of a job hold, the first rank first; each that is different once.
 
@@ -275,8 +306,9 @@ def find_cuts(
         autocast: Whether gradients that travel in 16 bits have a bucket of their own.
         decay_apart: Whether weights that do not decay are a group of their own.
         each_rank: Whether ranks that hold the same are all named, in their order.
+        dealt: Ranks among which experts are dealt out.
     """
-    groups = tuple(_groups(gradients, ranks, decay_apart=decay_apart))
+    groups = tuple(_groups(gradients, ranks, decay_apart=decay_apart, dealt=dealt))
     owners = _owners(groups, len(gradients))
     reduced: list[Reduction] = []
     number = [0] * len(gradients)
@@ -305,6 +337,7 @@ def find_cuts(
             largest_slice=share.largest_slice,
             appearing=reduced[min([number[place] for place in share.places], default=last)],
             groups=len(groups),
+            stepped=max(group.piece for group in groups) if dealt > 1 else 0,
             copies=copies,
         )
         for share in (_share(groups, rank) for rank in named)
@@ -322,7 +355,7 @@ def _flushes(
     waiting: dict[bool, list[int]] = {True: [], False: []}
     filled, moved, begun = {True: 0, False: 0}, 0, None
     for place in _coming(gradients, in_backward=in_backward, decay_apart=apart):
-        numel, block, _, is_cast = gradients[place]
+        numel, block, _, is_cast, _ = gradients[place]
         kind = autocast and is_cast
         if waiting[kind] and filled[kind] + numel > bucket:
             # A block has freed most of its own when its second gradient comes.
@@ -382,4 +415,5 @@ def find_emptiest(cuts: Sequence[RankShard]) -> RankShard:
             alone=min(cut.appearing.alone for cut in cuts),
         ),
         groups=min(cut.groups for cut in cuts),
+        stepped=min(cut.stepped for cut in cuts),
     )

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from zerowiz.core.memory.activations import Activations, shared_kv_size, value_bytes
+from zerowiz.core.memory.activations import AUTO_EP, Activations, shared_kv_size, value_bytes
 from zerowiz.core.memory.allocations import Allocation, AllocationKind, Moment, Moments
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.gathering import Layout, lay_out
@@ -128,6 +128,8 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     """What the rank trains; a formula that depends on a setting asks it."""
     offloaded: bool
     """Whether the optimizer lives on the host."""
+    gathers: bool = True
+    """Whether stage 3 has sharded anything over more than this rank."""
     exchanged_bytes: int = 0
     """That a pass over all layers sends to the ranks that share its sequences, and as many back."""
     prefetching: bool = True
@@ -204,6 +206,16 @@ def _cut_shape(tensor: Tensor, workload: Workload) -> tuple[int, ...]:
     return (first, *(n // workload.tensor_parallel if tensor.name in _BY_ROW else n for n in rest))
 
 
+def _in_halves(
+    tensor: Tensor, shape: tuple[int, ...], workload: Workload
+) -> tuple[tuple[int, ...], ...]:
+    """moe/ep_experts.py, GroupedExperts: gate and up are tensors of their own."""
+    if workload.expert_parallel == 1 or tensor.name != "experts.gate_up_proj":
+        return (shape,)
+    experts, wide, *rest = shape
+    return ((experts, wide // 2, *rest),) * 2
+
+
 @lru_cache(maxsize=256)
 def cut_weights(model: Model, workload: Workload, *, is_dealt: bool = False) -> Model:
     """The model that one of the ranks has which share its weights, as ZeRO gets it.
@@ -214,17 +226,18 @@ def cut_weights(model: Model, workload: Workload, *, is_dealt: bool = False) -> 
     Args:
         model: What is trained.
         workload: Which ranks share it.
-        is_dealt: Whether the experts of the other ranks are in it too, in pieces: ZeRO shards those
-            of a rank over fewer ranks, so that each keeps as much as if all ranks sharded all.
+        is_dealt: Whether the experts of the other ranks are in it too, in pieces: a rank keeps as
+            much of its own on the host as if all ranks sharded all.
     """
     if not workload.shares_weights:
         return model
     a, ranks = model.architecture, workload.tensor_parallel
     pieces = workload.expert_parallel if is_dealt else 1
     tensors = tuple(
-        replace(tensor, shape=_cut_shape(tensor, workload))
+        replace(tensor, shape=shape)
         for tensor in model.tensors
         for _ in range(pieces if tensor.holds_experts else 1)
+        for shape in _in_halves(tensor, _cut_shape(tensor, workload), workload)
     )
     return replace(
         model,
@@ -235,6 +248,8 @@ def cut_weights(model: Model, workload: Workload, *, is_dealt: bool = False) -> 
             heads=a.heads // ranks,
             kv_heads=a.kv_heads // ranks,
             intermediate_size=a.intermediate_size // ranks,
+            dense_intermediate_size=a.dense_intermediate_size // ranks,
+            switches=a.switches | ({AUTO_EP} if workload.expert_parallel > 1 else set()),
         ),
     )
 
@@ -348,10 +363,41 @@ def _cuts(
             autocast=job[1].torch_autocast is not None,
             decay_apart=apart,
             each_rank=decay_apart is not None,
+            dealt=job[1].expert_parallel,
         )
         for apart in ((False, True) if decay_apart is None else (decay_apart,))
     )
     return tuple(cut for cuts in shards for cut in cuts)
+
+
+def _share(model: Model, workload: Workload, ranks: int, all_ranks: int, *, sharded: bool) -> int:
+    """P: the experts of a rank are sharded over the ranks that have the same ones.
+
+    AutoTP replaces what it cuts. `zero.Init` has sharded the rest over all ranks before, and it
+    stays so (runtime/zero/partition_parameters.py; g1-tp-llama-2x2-z3).
+    """
+    if not workload.shares_weights:
+        return -(-trainable_params(model, workload) // ranks)
+    stays = sharded and workload.resolved_zero_init
+
+    def spread(tensor: Tensor) -> int:
+        if tensor.holds_experts:
+            return ranks // workload.expert_parallel
+        return all_ranks if stays and _cut_shape(tensor, workload) == tensor.shape else ranks
+
+    return sum(-(-t.numel * t.copies // spread(t)) for t in model.tensors)
+
+
+def _gathered(model: Model, workload: Workload, ranks: int) -> Model:
+    """What stage 3 gathers: nothing that one rank alone has.
+
+    partition_parameters.py, NoGatherHandle.
+    """
+    cut_later = workload.tensor_parallel > 1 and not workload.resolved_zero_init
+    if ranks > workload.expert_parallel or cut_later or not workload.shares_weights:
+        return model
+    alike = (t for t in model.tensors if _cut_shape(t, workload) == t.shape)
+    return replace(model, tensors=tuple(alike))
 
 
 def rank_sizes(
@@ -379,7 +425,7 @@ def rank_sizes(
             those of both, each different one once.
         is_whole: Whether the cuts, and what stage 3 gathers, are worked out: most of the time.
     """
-    whole, dealt = model, cut_weights(model, workload, is_dealt=True)
+    whole, all_ranks = model, ranks
     model, ranks = cut_weights(model, workload), ranks // workload.tensor_parallel
     trainable = trainable_params(model, workload)
     model = with_trainer_heads(model, workload)
@@ -394,9 +440,7 @@ def rank_sizes(
     largest, block_largest = _largest(model, workload)
     cuts: tuple[RankShard, ...] = (RankShard(),)
     if is_whole and strategy.cuts_shares:
-        cuts = _cuts(
-            (with_trainer_heads(dealt, workload), workload), ranks, strategy, buffers, decay_apart
-        )
+        cuts = _cuts((model, workload), ranks, strategy, buffers, decay_apart)
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
     dtype = workload.optimizer_state_dtype if strategy.stage > 0 else StateDtype.FP32
     # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for (accelerate/utils/
@@ -420,14 +464,15 @@ def rank_sizes(
         weight_bytes=weight_bytes,
         trained_bytes=value_bytes(workload, sharded=sharded),
         trainable=trainable,
-        # ZeRO deals out to so many ranks what all of them train.
-        share=-(-trainable_params(dealt, workload) // ranks),
+        share=_share(model, workload, ranks, all_ranks, sharded=sharded),
         built=trainable_params(whole, workload),
         frozen_bytes=_frozen_bytes(model, workload),
         largest=largest,
         layers=architecture.layers,
         module=max(model.largest_param, sum(tensor.numel for tensor in experts)),
-        layout=lay_out(model, workload, buffers) if sharded and is_whole else Layout(),
+        layout=lay_out(_gathered(model, workload, ranks), workload, buffers)
+        if sharded and is_whole
+        else Layout(),
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
         persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,
@@ -447,6 +492,8 @@ def rank_sizes(
         half_weight_bytes=_half_weight_bytes(model, workload, sharded=sharded),
         stepping_bytes=0 if offloaded else stepping.stepping_bytes + foreach_bytes,
         workload=workload,
+        # AutoTP leaves what `zero.Init` has sharded over all ranks as it is (`_share`).
+        gathers=ranks > 1 or (all_ranks > 1 and workload.resolved_zero_init),
         exchanged_bytes=_exchanged_bytes(architecture, workload),
     )
 

@@ -147,11 +147,12 @@ def _masters(r: RankSizes) -> Moment:
 
 
 def _partitioned_step(r: RankSizes, lasting: Moment) -> tuple[Moment, ...]:
-    flat = Allocation(AllocationKind.FLAT_GRADIENTS, r.weight_bytes * r.share, "w P")
-    copied_bytes = 0 if r.master_bytes == r.weight_bytes else FP32_BYTES * r.share
+    share = r.cut.stepped or r.share
+    flat = Allocation(AllocationKind.FLAT_GRADIENTS, r.weight_bytes * share, "w P")
+    copied_bytes = 0 if r.master_bytes == r.weight_bytes else FP32_BYTES * share
     copied = Allocation(AllocationKind.FP32_GRADIENTS, copied_bytes, "4 P")
     stepped = Allocation(
-        AllocationKind.MASTER_GRADIENTS, r.master_bytes * r.share, f"{r.master_bytes} P"
+        AllocationKind.MASTER_GRADIENTS, r.master_bytes * share, f"{r.master_bytes} P"
     )
     # step: the share's gradients are one tensor, which the next group still needs.
     kept = (share_gradients(r),) if r.cut.groups > 1 else ()
@@ -159,7 +160,7 @@ def _partitioned_step(r: RankSizes, lasting: Moment) -> tuple[Moment, ...]:
         # step, flatten_dense_tensors_aligned and `.to(fp32)`: both next to the 16-bit shares.
         (*lasting, share_gradients(r), flat, copied),
         (*lasting, share_gradients(r), _slice(r)),
-        (*lasting, *kept, stepped, _temporaries(r, r.share, "P")),
+        (*lasting, *kept, stepped, _temporaries(r, share, "P")),
     )
 
 

@@ -95,7 +95,7 @@ def _gathering(r: RankSizes) -> Gathering:
         limits if r.prefetching else Limits(0, 0, 0),
         # What a lone rank has on its GPU is gathered; what is on the host is copied there
         # (partition_parameters.py, NoGatherHandle; m3-005).
-        alone=r.ranks == 1 and r.strategy.offload is not Offload.ALL,
+        alone=not r.gathers and r.strategy.offload is not Offload.ALL,
         checkpointing=r.workload.checkpointed_each,
         known=r.prefetching,
     )
@@ -131,7 +131,7 @@ def _gathered(r: RankSizes, gathered: Gathered) -> Moment:
     # NCCL holds the copy until the parameter is waited for (k1-032).
     alone = gathered.alone // r.ranks if r.strategy.offload is Offload.ALL else 0
     # A lone rank's are copied to where they stay.
-    waiting_bytes = r.weight_bytes * (gathered.copies + alone) if r.ranks > 1 else 0
+    waiting_bytes = r.weight_bytes * (gathered.copies + alone) if r.gathers else 0
     return (
         Allocation(AllocationKind.GATHERED_PARAMETERS, size_bytes, "w (max_live + M)"),
         Allocation(AllocationKind.PARAMETERS_IN_FLIGHT, waiting_bytes, "w (copies + shards)"),
