@@ -354,6 +354,22 @@ def test_a_row_is_made_of_every_key_that_a_rank_reports_and_of_no_other() -> Non
     assert {*reported} == report.keys_asked | failed.keys_asked
 
 
+def test_ranks_that_share_weights_or_a_gpu_say_so_in_config_and_row() -> None:
+    dense, mixture = ({**MEASURED, "model": name} for name in ("llama-2-7b", "mixtral-8x7b-2l"))
+    dealt: Any = plan(mixture, expert_parallel=2).ds_config
+    assert {"enabled": True, "autoep_size": 2} == dealt["expert_parallel"]
+    # With its own optimizer DeepSpeed makes the groups of experts.
+    assert {"lr": 1e-5, "torch_adam": True, "fused": True} == dealt["optimizer"]["params"]
+    cut = plan(dense, tensor_parallel=2, gpus=2, ranks_on_one_gpu=2)
+    assert {"autotp_size": 2} == cut.ds_config["tensor_parallel"]
+    alone, shared = (
+        make_row(each, [end(0)], Accelerator.CUDA) for each in (plan(dense, gpus=2), cut)
+    )
+    assert {"tensor_parallel", "ranks_on_one_gpu"} == {*shared} - {*alone}
+    assert alone["context_bytes"]
+    assert {None} == {shared["context_bytes"], shared["device_used_outside_allocator_bytes"]}
+
+
 def test_a_phase_is_reported_with_the_keys_of_a_measured_row() -> None:
     readings = MEASURED["phases"].values()
     assert [ranks.Reading.__annotations__.keys()] * len(readings) == [
