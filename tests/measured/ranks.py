@@ -138,6 +138,8 @@ class Report(TypedDict, total=False):
     wrapper: list[str]
     losses: list[float]
     """Of each measured micro-step: the mean over all ranks."""
+    gradient_norms: list[float]
+    """Of each measured step, as DeepSpeed clips it."""
     expandable_segments: bool | None
     allocator_retries: int | None
     peak_reserved_bytes: int | None

@@ -87,6 +87,7 @@ class _MeasuredTrainer(Trainer):  # type: ignore[misc]
         """
         self._recorder, self._init, self._steps = recorder, init, case["steps"]
         self._losses: list[torch.Tensor] = []
+        self._norms: list[float] = []
         self.add_callback(_Steps(case["steps"], self, recorder, timing))
 
     def engine_stands(self) -> None:
@@ -120,12 +121,16 @@ class _MeasuredTrainer(Trainer):  # type: ignore[misc]
             metrics: dict[str, float] = super().evaluate(*args, **kwargs)
         return metrics
 
+    def note_norm(self) -> None:
+        """Keep the norm of the gradients that the step took, as DeepSpeed clips it."""
+        self._norms.append(float(self.model_wrapped.get_global_grad_norm()))
+
     def report_losses(self) -> None:
-        """Say the loss of each measured micro-step, of all ranks together."""
+        """Say the loss of each measured micro-step, of all ranks together, and each step's norm."""
         losses = torch.stack(self._losses).float()
         torch.distributed.all_reduce(losses)
         losses /= torch.distributed.get_world_size()
-        self._recorder.add(losses=losses.tolist())
+        self._recorder.add(losses=losses.tolist(), gradient_norms=self._norms)
 
 
 class _Steps(TrainerCallback):  # type: ignore[misc]
@@ -158,6 +163,7 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
             self._timing.end_step()
         else:
             self._recorder.end_iteration(time.perf_counter() - self._began)
+            self._trainer.note_norm()
         if state.global_step == self._measured:
             self._trainer.report_losses()
             self._last += self._timing.begin()
@@ -210,12 +216,13 @@ def _shared(case: Case) -> ParallelismConfig | None:
 
 
 def _examples(case: Case, model: Any) -> _Examples:
-    """As many random sequences as all ranks take, each its own labels.
+    """As many random sequences as the job takes, each its own labels.
 
     The steps that are timed take those of the measured steps again: the host holds no more of them.
     """
     example_case: Case = {**case, "micro_batch": 1}
-    a_step = case["gpus"] * case["micro_batch"] * case["accumulation_steps"]
+    groups = case["gpus"] // case["sequence_parallel"]
+    a_step = groups * case["micro_batch"] * case["accumulation_steps"]
     batches = (
         make_batch(model, example_case, torch.device("cpu")) for _ in range(a_step * case["steps"])
     )

@@ -634,7 +634,7 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         "oom_phase": died[0] if died else None,
         "error": None if ok or died else _error(ends),
         "wrapper": first.get("wrapper"),
-        **({"losses": first["losses"]} if "losses" in first else {}),
+        **{name: first.get(name) for name in ("losses", "gradient_norms") if name in first},
         **_memory(first, ends, ok=ok, shared=trial.ranks_on_one_gpu > 1),
         **_times(first, ends),
     }

@@ -67,15 +67,17 @@ def test_the_formula_stands_beside_the_published_rows(capsys: pytest.CaptureFixt
     assert list(PUBLISHED.values()) == pytest.approx(list(found.values()), rel=0.02)
 
 
-SHARED = {
+ROWS: dict[str, list[dict[str, Any]]] = {
     name: [
-        row
+        json.loads(line)
         for line in (TESTS / "measured/shared" / f"2026-11-h200-{name}.jsonl")
         .read_text()
         .splitlines()
-        if (row := json.loads(line))["sequence_parallel"] > 1
     ]
-    for name in ("x2", "x2-b", "one-card", "one-card-b")
+    for name in ("x2", "x2-b", "one-card", "one-card-b", "one-card-c")
+}
+SHARED = {
+    name: [row for row in rows if row["sequence_parallel"] > 1] for name, rows in ROWS.items()
 }
 
 
@@ -102,6 +104,7 @@ def off(row: dict[str, Any]) -> float:
         ("x2-b", 8, 0.01, 0.02),
         ("one-card", 5, 0.01, 0.03),
         ("one-card-b", 5, 0.005, 0.02),
+        ("one-card-c", 2, 0.001, 0.001),
     ],
 )
 def test_what_gpus_held_is_predicted(name: str, runs: int, mean: float, worst: float) -> None:
@@ -126,6 +129,29 @@ def test_what_an_evaluation_of_whole_sequences_held_is_predicted(row: dict[str, 
     measured = row["phases"]["evaluate"]["peak_bytes"]
     assert measured == row["peak_bytes"]
     assert predicted / measured - 1 == pytest.approx(0, abs=0.017 if row["stage"] == 3 else 0.001)
+
+
+@pytest.mark.parametrize(("stage", "times_as_large"), [(2, 2), (3, 1)])
+def test_two_groups_of_two_learn_what_four_ranks_alone_learn(
+    stage: int, times_as_large: int
+) -> None:
+    """The same samples in each step; bf16 rounds, and no group divides gradients as the others do."""
+    alone, in_groups = sorted(
+        (row for row in ROWS["one-card-c"] if row["stage"] == stage),
+        key=lambda row: row["sequence_parallel"],
+    )
+    assert (4, 1, 2) == (
+        in_groups["gpus"],
+        alone["sequence_parallel"],
+        in_groups["sequence_parallel"],
+    )
+    each = in_groups["accumulation_steps"]
+    losses = [
+        statistics.mean(step) for step in zip(*[iter(in_groups["losses"])] * each, strict=True)
+    ]
+    assert alone["losses"] == pytest.approx(losses, rel=1e-4)
+    norms = [norm / times_as_large for norm in in_groups["gradient_norms"]]
+    assert alone["gradient_norms"] == pytest.approx(norms, rel=2e-3)
 
 
 @pytest.mark.parametrize("name", ["x2", "x2-b"])
