@@ -580,7 +580,10 @@ def test_since_1_15_no_logits_are_kept_and_before_the_log_softmax_was() -> None:
 def test_a_trainer_trains_more_or_less_than_the_model(
     model: Model, trainer: Trainer, more: int
 ) -> None:
-    assert trainable_params(model, SFT) + more == trainable_params(model, training(trainer))
+    trained = trainable_params(model, training(trainer))
+    assert trainable_params(model, SFT) + more == trained
+    sizes = rank_sizes(model, training(trainer), 4, ZERO2, DEEPSPEED_DEFAULTS)
+    assert (trained, -(-trained // 4)) == (sizes.trainable, sizes.share)
 
 
 @pytest.mark.parametrize("trainer", Trainer)

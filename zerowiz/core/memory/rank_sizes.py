@@ -370,14 +370,16 @@ def _cuts(
     return tuple(cut for cuts in shards for cut in cuts)
 
 
-def _share(model: Model, workload: Workload, ranks: int, all_ranks: int, *, sharded: bool) -> int:
+def _share(
+    model: Model, workload: Workload, trainable: int, ranks: int, all_ranks: int, *, sharded: bool
+) -> int:
     """P: the experts of a rank are sharded over the ranks that have the same ones.
 
     AutoTP replaces what it cuts. `zero.Init` has sharded the rest over all ranks before, and it
     stays so (runtime/zero/partition_parameters.py; g1-tp-llama-2x2-z3).
     """
     if not workload.shares_weights:
-        return -(-trainable_params(model, workload) // ranks)
+        return -(-trainable // ranks)
     stays = sharded and workload.resolved_zero_init
 
     def spread(tensor: Tensor) -> int:
@@ -464,7 +466,7 @@ def rank_sizes(
         weight_bytes=weight_bytes,
         trained_bytes=value_bytes(workload, sharded=sharded),
         trainable=trainable,
-        share=_share(model, workload, ranks, all_ranks, sharded=sharded),
+        share=_share(model, workload, trainable, ranks, all_ranks, sharded=sharded),
         built=trainable_params(whole, workload),
         frozen_bytes=_frozen_bytes(model, workload),
         largest=largest,
