@@ -24,6 +24,7 @@ from zerowiz.core.workload import Method, Workload
 
 # DeepSpeedZeroOptimizer.__init__, nccl_start_alignment_factor: a vector is a multiple of 2 d.
 _ALIGNMENT = 2
+# moe/utils.py, split_params_into_different_moe_groups_for_optimizer, max_group_size: elements.
 _MOST_OF_EXPERTS = 178_956_971
 # In place of the blocks that are kept.
 WITH_EMBEDDING, AFTER_BACKWARD = -1, -2
