@@ -228,6 +228,10 @@ HEAVY = {
     *("torch", "transformers", "deepspeed", "accelerate", "numpy", "pydantic"),
     *("questionary", "prompt_toolkit", "pynvml"),
 }
+PLANNER = {
+    f"zerowiz.core.{name}"
+    for name in ("decision.evaluate", "decision.flowchart", "memory.estimate", "speed.step_time")
+}
 # A plan for a machine that is described reads none.
 OF_REAL_MACHINES = {
     "zerowiz.probe.machine.nvml",
@@ -282,7 +286,10 @@ def loaded_by(*words: str) -> set[str]:
         (("--help",), HEAVY | LISTED),
         (("launch", "--help"), HEAVY | SELDOM),
         (("launch", "--dry-run", "--accelerator", "cpu", *TINY), HEAVY | SELDOM),
-        (("check", str(ROOT / "templates/ds_config_zero2.json")), HEAVY | {"rich", "yaml"}),
+        (
+            ("check", str(ROOT / "templates/ds_config_zero2.json")),
+            HEAVY | PLANNER | {"rich", "yaml"},
+        ),
         (("doctor", "--accelerator", "cpu", *TINY), HEAVY | {"rich"}),
         (("--version",), HEAVY | LISTED | {"rich"}),
     ],

@@ -16,10 +16,10 @@ from recorded import Install, library
 from zerowiz.app.decide import plan_options
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
-from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.machine.types import Accelerator, with_host_memory
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import find_strategy
+from zerowiz.core.strategy_types import OffloadChoice
 from zerowiz.core.workload import Precision
 from zerowiz.probe.script.read_script import parse_script
 

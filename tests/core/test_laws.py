@@ -18,13 +18,7 @@ from zerowiz.core.decision.evaluate import (
     evaluate_with,
     is_hopeless,
 )
-from zerowiz.core.decision.flowchart import (
-    Constraints,
-    Decision,
-    OffloadChoice,
-    choose_leanest,
-    decide,
-)
+from zerowiz.core.decision.flowchart import Constraints, Decision, choose_leanest, decide
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt
 from zerowiz.core.dsconfig.write import Handover, render_config, write_config
@@ -59,7 +53,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy_types import Offload, Part
+from zerowiz.core.strategy_types import Offload, OffloadChoice, Part
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     Accounting,

@@ -27,9 +27,9 @@ from zerowiz.app.api import read_machine
 from zerowiz.app.decide import note_choices, plan_config, plan_options
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT
-from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.dsconfig.hjson import Dialect, parse, plain
 from zerowiz.core.dsconfig.merge import ZERO
+from zerowiz.core.strategy_types import OffloadChoice
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ZerowizError
 

@@ -19,14 +19,14 @@ from zerowiz.cli.commands import COMMANDS, build_app
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
-from zerowiz.core.decision.job import Job, Uncounted
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.questions import QUESTIONS, AnswerKind
 from zerowiz.core.decision.uncertainty import Assumption, SettledBy
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import Interconnect, LinkClass, Network, NetworkKind
 from zerowiz.core.strategies import STRATEGIES, ZERO2
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Method, Reference, Trainer, Workload
+from zerowiz.core.workload import Method, Reference, Trainer, Uncounted, Workload
 from zerowiz.probe.files import read_gpu_table
 from zerowiz.ui import sentences
 from zerowiz.ui.sentences import trainer, vllm

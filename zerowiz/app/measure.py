@@ -19,12 +19,12 @@ from zerowiz.app.launch.launch import plan_dry_run, prepare_launch
 from zerowiz.app.launch.start import RunOptions, Start
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
-from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.open_settings import Candidate
 from zerowiz.core.decision.questions import template_of
 from zerowiz.core.job_end import ScriptMeasurement, formulas_of, keep_run, machine_key
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.model.from_name import config_of_size, model_from_size, parse_size
+from zerowiz.core.strategy_types import OffloadChoice
 from zerowiz.core.structs import encode, replace
 from zerowiz.core.workload import Loop
 from zerowiz.emit.files import add_files, replace_file

@@ -15,7 +15,6 @@ from msgspec import Struct, structs
 
 from zerowiz.core import shell, workload
 from zerowiz.core.command_words import canonical_choice
-from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.script.facts import split_config_via
@@ -26,6 +25,7 @@ from zerowiz.core.settings import (
     SettingRow,
     SettingValue,
 )
+from zerowiz.core.strategy_types import OffloadChoice
 from zerowiz.core.structs import replace
 from zerowiz.core.units import read_count
 from zerowiz.core.workload import SETTINGS, Accounting, Integration

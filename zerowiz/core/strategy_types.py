@@ -25,6 +25,15 @@ class Offload(StrEnum):
     ALL = "all"
 
 
+class OffloadChoice(StrEnum):
+    """The values of `--offload`."""
+
+    AUTO = "auto"
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    ALL = "all"
+
+
 class ZeroKey(StrEnum):
     """A key of `zero_optimization`, besides `stage` and what offload adds."""
 

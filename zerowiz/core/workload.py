@@ -1205,3 +1205,32 @@ def setting_kinds() -> Mapping[str, type]:
 def _kind(hint: object) -> type:
     kind = tuple if get_origin(hint) is tuple else next(iter(get_args(hint)), hint)
     return kind if isinstance(kind, type) else object
+
+
+class Uncounted(StrEnum):
+    """What a job holds besides, which no formula counts; other programs read these names."""
+
+    WRAPPED_MODEL = "wrapped_model_alone"
+    """The towers of a multimodal model whose language model alone is counted."""
+    TRAINER_OF_ANOTHER_MODEL = "trainer_of_another_model"
+    """What a trainer of preferences or rewards adds to a model that is no known causal one."""
+    PPO_ROLLOUT = "ppo_rollout"
+    """The logits of all completions that PPO keeps while it samples them."""
+    TRAINER = "trainer"
+    """What the script's trainer holds that the trainer it is counted as does not."""
+    OWN_LOSS = "own_loss"
+    """A loss that the script computes itself."""
+    JUDGE = "reward_model"
+    """A model that judges what is generated."""
+    COPY = "other_model"
+    """A copy of the model, or another one, in the script's own loop."""
+    ENGINE = "generation_engine"
+    """What generates, where it is not seen whether it runs in the same GPUs."""
+    VLLM = "vllm_in_the_same_gpus"
+    """vLLM's part of each GPU, which is counted by its fraction and was never measured."""
+    CONFIG = "keys_of_config"
+    """What other keys of a person's config change."""
+    ADAPTERS = "adapters_of_script"
+    """What an argument of LoraConfig, or weights that train beside it, add to the adapters."""
+    PLAIN_LAYERS = "layers_not_checkpointed"
+    """What the layers keep that an `every_n_layers` leaves out whose value is not seen."""

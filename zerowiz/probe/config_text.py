@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from zerowiz.core import shell
-from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.accelerate import (
     NO_PRECISION,
     AccelerateFile,
@@ -49,7 +48,7 @@ from zerowiz.core.script.arguments import YAML_SUFFIXES, SettingsFile
 from zerowiz.core.script.programs import ProgramFile, read_program
 from zerowiz.core.settings import not_planned
 from zerowiz.core.structs import parse_json, replace
-from zerowiz.core.workload import PRECISIONS, Integration, Precision
+from zerowiz.core.workload import PRECISIONS, Integration, Precision, Uncounted
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import read_beginning, read_ds_schema, read_version, require_text
 

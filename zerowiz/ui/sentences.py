@@ -10,7 +10,7 @@ from zerowiz.core.decision.flowchart import (
     Reason,
     seconds_of,
 )
-from zerowiz.core.decision.job import Job, Pair, PairedSetting, Uncounted
+from zerowiz.core.decision.job import Job, Pair, PairedSetting
 from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy, settled_by
 from zerowiz.core.machine.types import (
     Interconnect,
@@ -28,7 +28,7 @@ from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSo
 from zerowiz.core.settings import OTHER_SETTINGS, Origin, SettingValue
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
-from zerowiz.core.workload import OPTIMIZERS, Optimizer, Reference, Workload
+from zerowiz.core.workload import OPTIMIZERS, Optimizer, Reference, Uncounted, Workload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.text import count, gib, gpus, on_device, small, times_faster, with_bounds
 

@@ -16,7 +16,6 @@ from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
     FlowchartQuestion,
-    OffloadChoice,
     Reason,
     decide,
     dominates,
@@ -45,7 +44,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy_types import Offload
+from zerowiz.core.strategy_types import Offload, OffloadChoice
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError

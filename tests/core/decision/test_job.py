@@ -9,7 +9,7 @@ from accuracy.grid import askable_points, encode_measured_pairs
 from measured.rows import read_every_row, read_model
 
 from zerowiz.core.decision.evaluate import evaluate
-from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
+from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.job import (
     Job,
     Pair,
@@ -37,7 +37,7 @@ from zerowiz.core.strategies import (
     ZERO3,
     ZERO3_OFFLOAD,
 )
-from zerowiz.core.strategy_types import Strategy
+from zerowiz.core.strategy_types import OffloadChoice, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Precision, Workload
 from zerowiz.probe.files import read_gpu_table, read_measured_pairs

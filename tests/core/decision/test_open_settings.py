@@ -14,7 +14,6 @@ from zerowiz.core.decision.flowchart import (
     CLEARLY_FRACTION,
     SAME_FRACTION,
     Constraints,
-    OffloadChoice,
     Reason,
     decide,
 )
@@ -41,7 +40,7 @@ from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import STRATEGIES, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.strategy_types import Offload
+from zerowiz.core.strategy_types import Offload, OffloadChoice
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Workload
 from zerowiz.probe.files import read_gpu_table

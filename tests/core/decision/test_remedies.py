@@ -12,12 +12,7 @@ from measured.rows import read_model
 from msgspec import convert, to_builtins
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.flowchart import (
-    Constraints,
-    Decision,
-    OffloadChoice,
-    decide,
-)
+from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedies import (
     CHEAP,
@@ -51,6 +46,7 @@ from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.model.from_name import model_from_size, parse_size
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.strategy_types import OffloadChoice
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_budget, parse_host_memory
 from zerowiz.core.workload import (

@@ -31,7 +31,7 @@ from paths import MODELS, ROOT
 from random_models import models
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
-from zerowiz.core.decision.job import Job, Uncounted
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.uncertainty import (
     DOUBTS,
     Assumption,
@@ -74,6 +74,7 @@ from zerowiz.core.workload import (
     Method,
     Optimizer,
     Precision,
+    Uncounted,
     Workload,
 )
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
+from zerowiz.core.strategy_types import OffloadChoice
 from zerowiz.core.structs import MOST_COUNT, replace
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError

@@ -15,7 +15,7 @@ from measured.rows import (
 from measured.trials import measured_phases, predict_phases
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_all
-from zerowiz.core.decision.job import Job, Uncounted
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.names import parse_spec
 from zerowiz.core.machine.types import (
@@ -61,6 +61,7 @@ from zerowiz.core.workload import (
     Reference,
     StateDtype,
     Trainer,
+    Uncounted,
     Workload,
 )
 from zerowiz.errors import UsageError

@@ -3,11 +3,10 @@
 import pytest
 from probe.reading import read_beside, value_of
 
-from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings, check_method
-from zerowiz.core.workload import Method, Optimizer, Precision, Trainer
+from zerowiz.core.workload import Method, Optimizer, Precision, Trainer, Uncounted
 from zerowiz.errors import UsageError
 from zerowiz.probe.script.read_script import parse_script
 

@@ -7,10 +7,9 @@ from paths import ROOT, TEMPLATES
 from probe.reading import ENGINE, PREPARED, TRAINED, facts_of, value_of
 from probe.scripts import SCRIPTS
 
-from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.facts import ScriptFacts, ScriptValue, State
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
-from zerowiz.core.workload import Method, Reference, Trainer
+from zerowiz.core.workload import Method, Reference, Trainer, Uncounted
 from zerowiz.probe.script.read_script import parse_script
 
 OF_TRAINER = (

@@ -16,7 +16,6 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.resolved_job import config_file, is_same, lr_needed
 from zerowiz.app.resolve.workload import check_local_rank
-from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.findings import Finding, Severity, errors_of
 from zerowiz.core.job_end import (
     FILE_NAME,
@@ -72,7 +71,7 @@ from zerowiz.core.script.config_delivery import (
 )
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, check_accelerator, facts_of
-from zerowiz.core.strategy_types import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, OffloadChoice, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, Integration, Method
 from zerowiz.emit.files import refuse_loss, release, write_held, write_private

@@ -20,12 +20,11 @@ from zerowiz.app.resolve.workload import (
     resolve_workload,
     splits,
 )
-from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
+from zerowiz.core.decision.flowchart import Constraints
 from zerowiz.core.decision.job import (
     Job,
     Objective,
     OpenSettings,
-    Uncounted,
     list_shared,
     longest_tokens,
     why_no_bf16,
@@ -73,7 +72,7 @@ from zerowiz.core.settings import (
 from zerowiz.core.shell import quote
 from zerowiz.core.speed.costs import Calibration, find_rates
 from zerowiz.core.strategies import ZERO2_OFFLOAD
-from zerowiz.core.strategy_types import Strategy
+from zerowiz.core.strategy_types import OffloadChoice, Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.units import parse_budget
 from zerowiz.core.workload import (
@@ -86,6 +85,7 @@ from zerowiz.core.workload import (
     Method,
     Precision,
     StateDtype,
+    Uncounted,
     Workload,
 )
 from zerowiz.errors import AnswerNeededError, UsageError

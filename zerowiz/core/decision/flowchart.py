@@ -17,19 +17,10 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
-from zerowiz.core.strategy_types import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, OffloadChoice, Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import StateDtype
 from zerowiz.errors import UsageError
-
-
-class OffloadChoice(StrEnum):
-    """The values of `--offload`."""
-
-    AUTO = "auto"
-    NONE = "none"
-    OPTIMIZER = "optimizer"
-    ALL = "all"
 
 
 class FlowchartQuestion(StrEnum):

@@ -16,7 +16,6 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
 from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
-    OffloadChoice,
     choose_leanest,
     considered,
     decide,
@@ -40,7 +39,7 @@ from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import StepTime, find_rates
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy_types import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, OffloadChoice, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     Accounting,

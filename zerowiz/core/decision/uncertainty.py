@@ -13,13 +13,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from zerowiz.core.decision.job import (
-    Job,
-    Pair,
-    Uncounted,
-    find_never_together,
-    point_of,
-)
+from zerowiz.core.decision.job import Job, Pair, find_never_together, point_of
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.memory.allocations import AllocationKind, Moment
 from zerowiz.core.memory.estimate import Estimate, estimate_emptiest
@@ -36,6 +30,7 @@ from zerowiz.core.workload import (
     Method,
     Optimizer,
     Trainer,
+    Uncounted,
 )
 
 Stretch = Mapping[AllocationKind, tuple[float, float]]

@@ -6,8 +6,6 @@ from functools import partial
 
 from msgspec import Struct
 
-from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.merge import (
     BATCH_KEYS,
     BETAS,
@@ -22,8 +20,9 @@ from zerowiz.core.dsconfig.merge import (
 )
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
 from zerowiz.core.settings import OF_ADAM
+from zerowiz.core.strategy_types import OffloadChoice
 from zerowiz.core.structs import MOST_COUNT, replace
-from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype
+from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype, Uncounted
 from zerowiz.errors import UsageError
 
 # Theory. DeepSpeed's sections are pydantic models that convert what they can: "2" is a number to

@@ -8,7 +8,6 @@ from functools import cached_property, partial
 
 from msgspec import Struct
 
-from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.accelerate import PARALLEL_KEYS, SHARED_SIZE, SHARING
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.arguments import (
@@ -59,6 +58,7 @@ from zerowiz.core.workload import (
     Precision,
     Reference,
     Trainer,
+    Uncounted,
     setting_kinds,
 )
 from zerowiz.errors import PreflightError, UsageError

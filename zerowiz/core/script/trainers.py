@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.arguments import SERVER
 from zerowiz.core.script.facts import (
     Resolver,
@@ -18,7 +17,7 @@ from zerowiz.core.script.facts import (
     as_truth,
     cast,
 )
-from zerowiz.core.workload import Method, Reference, Trainer, Workload
+from zerowiz.core.workload import Method, Reference, Trainer, Uncounted, Workload
 
 
 class TrainerClass(Struct, frozen=True, kw_only=True):
